@@ -38,8 +38,9 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
+    count,
 )
-from finetune.evaluation.metrics import RATES, Metric, f1, item_counts
+from finetune.evaluation.metrics import RATES, Metric, item_counts
 from finetune.evaluation.predictions import GoldSource
 from finetune.types import SenseTarget, TextPrediction, TokenExample, UserError
 
@@ -230,8 +231,7 @@ def _with_items(tables: Tables) -> Tables:
     ]
     answered = (tuple(senses) or None for senses in tables.predicted)
     items = Items.of(range(len(tables)), tables.gold, answered, credit=np.array(credit))
-    documents = [target.document for target in tables.examples]
-    return replace(tables, items=items, documents=documents)
+    return replace(tables, items=items)
 
 
 def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
@@ -253,19 +253,14 @@ def _parse(row: Mapping[str, Any], where: str, example: SenseTarget) -> TextPred
 
 
 def _groupings(tables: Tables) -> dict[str, Grouping]:
-    def row(sums: np.ndarray) -> dict[str, Any]:
-        rates = {rate: float(RATES[rate](sums)) for rate in ("precision", "recall", "f1")}
-        return {"targets": int(sums[2]), **rates}
-
     names = [target.pos for target in tables.examples]
     grouping = Grouping(
         example=tables.items.example,
         names=names,
         counts=item_counts(tables),
         order=sorted({*names} - {""}),
-        row=row,
-        score="f1",
-        value=f1,
+        cells={"targets": count(2), **RATES},
+        rate="f1",
     )
     return {"pos": grouping}
 

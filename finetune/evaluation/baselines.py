@@ -73,10 +73,10 @@ def baselines_of(
 
 
 def _of_choices(train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
-    known = [example for example in examples if example.label is not None]
-    chance = sum(1 / len(example.choices) for example in known) / max(1, len(known))
+    with_gold = [example for example in examples if example.label is not None]
+    chance = sum(1 / len(example.choices) for example in with_gold) / max(1, len(with_gold))
     ((first, _),) = Counter(example.label for example in train).most_common(1)
-    share = sum(example.label == first for example in known) / max(1, len(known))
+    share = sum(example.label == first for example in with_gold) / max(1, len(with_gold))
     if share > chance:
         position = f"choice {first} (from 0)" if first else "the first choice"
         return Baseline(str(first), "accuracy", share, f"always choosing {position}")
@@ -119,8 +119,8 @@ def degenerate(
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:
             yield f"{split}: {bad[0]} is not finite"
         same = _only_prediction(folder / f"predictions.{split}.jsonl")
-        known = is_built_in((metric or "").partition(":")[0])  # the chance level of others is not
-        names = (metric if known else None, *SELECTING_METRICS)
+        has_chance = is_built_in((metric or "").partition(":")[0])
+        names = (metric if has_chance else None, *SELECTING_METRICS)
         selecting = next((name for name in names if name in values), None)
         if same is not None:
             yield f"{split}: {same}"

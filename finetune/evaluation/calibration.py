@@ -50,18 +50,15 @@ def reliability(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> list[Bin]
     ]
 
 
-def error_of_bins(bins: Sequence[Bin]) -> float:
-    """Compute the expected calibration error of a reliability diagram, 0.0 without predictions."""
-    sums = [(b.number, b.number * b.confidence, b.number * b.accuracy) for b in bins]
-    return float(calibration_error(np.array(sums, dtype=float).reshape(-1, 3).T))
+def error_of(tables: Tables) -> float:
+    """Compute the expected calibration error of predictions, 0.0 without any."""
+    items = tables.calibrated
+    return float(calibration_error(bin_counts(items.score, items.credit)))
 
 
 def calibration_scores(tables: Tables, before: Tables) -> dict[str, float]:
     """Compute ``ece``, and ``ece_uncalibrated`` of predictions ``before`` temperature scaling."""
-    scores = {}
-    for name, items in zip(ECE_METRICS, (tables.calibrated, before.calibrated), strict=True):
-        scores[name] = float(calibration_error(bin_counts(items.score, items.credit)))
-    return scores
+    return dict(zip(ECE_METRICS, map(error_of, (tables, before)), strict=True))
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
@@ -108,5 +105,5 @@ def fit_on_words(
     if not pairs:
         return 1.0, "temperature 1: no words of validation have tags"
     gold = np.array([tag for tags, _ in pairs for tag in tags], dtype=int)
-    known = gold != IGNORED
-    return fit_and_describe(np.concatenate([rows for _, rows in pairs])[known], gold[known])
+    has_tag = gold != IGNORED
+    return fit_and_describe(np.concatenate([rows for _, rows in pairs])[has_tag], gold[has_tag])

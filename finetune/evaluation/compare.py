@@ -17,7 +17,7 @@ from finetune.evaluation.decisions.abstaining import abstained_note
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.reproduction import standard_deviation
-from finetune.evaluation.runs import find_system, read_summary
+from finetune.evaluation.runs import RunFolder, find_system, read_summary
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
@@ -28,7 +28,6 @@ from finetune.evaluation.significance import (
     count_metric,
     custom_counts,
     estimate,
-    fold_interval,
     fold_test,
     observed_scores,
 )
@@ -101,7 +100,8 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         metric, custom = load_metric(metric)
         counts, lower = custom_counts(custom, aligned.runs), custom.lower_is_better
     else:
-        metric = metric or type.default
+        run = RunFolder.open(files[0][0].parent)
+        metric = metric or run.usual_metric(options.split, type.default)
         counts = count_metric(metric, aligned.runs)
         lower = properties_of(metric).lower_is_better
     units = type.wording.unit
@@ -239,7 +239,7 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
     ratio = summaries[0]["ratio"]
     pairs = [(scores[0][name], scores[1][name]) for name in names]
     limits = score_limits(metric)
-    one, other = (fold_interval(values, ratio, limits) for values in zip(*pairs, strict=True))
+    one, other = (fold_test(side, ratio, limits)[0] for side in zip(*pairs, strict=True))
     difference, p = fold_test([a - b for a, b in pairs], ratio)
     return FoldComparison(metric, one, other, difference, p, len(names))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.evaluation.calibration import Bin, error_of_bins, reliability
+from finetune.evaluation.calibration import Bin, error_of, reliability
 from finetune.evaluation.decisions import Decisions
 from finetune.evaluation.decisions.abstaining import abstained_note, tables_of_decisions
 from finetune.evaluation.items import PredictionType, TableRows, Tables
@@ -108,19 +108,15 @@ def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
 def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
     """Find the errors with the highest confidence; none if confidences are unknown."""
     confident = [error for error in errors if error.confidence is not None]
-    return sorted(confident, key=_negative_confidence)[:number]
+    return sorted(confident, key=lambda error: -(error.confidence or 0.0))[:number]
 
 
 def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
     """Take the first errors of each category: the most confident ones, if confidence is known."""
     by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
-    for error in sorted(errors, key=_negative_confidence):
+    for error in sorted(errors, key=lambda error: -(error.confidence or 0.0)):
         by_category[error.category].append(error)
     return {name: some[:number] for name, some in by_category.items()}
-
-
-def _negative_confidence(error: ErrorCase) -> float:
-    return -(error.confidence or 0.0)
 
 
 @dataclass(frozen=True)
@@ -147,7 +143,7 @@ class Analysis:
     @property
     def calibration_error(self) -> float | None:
         """The expected calibration error; None where probabilities are not known."""
-        return error_of_bins(self.bins) if self.bins else None
+        return error_of(self.run) if self.bins else None
 
 
 def analyze(predictions: str, source: GoldSource | None = None, *, split: str = "test") -> Analysis:

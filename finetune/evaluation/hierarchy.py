@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.evaluation.items import Grouping, Tables
+from finetune.evaluation.items import Grouping, Tables, count
 from finetune.evaluation.metrics import RATES, Metric, item_counts, score
 from finetune.types import UserError, abbreviated
 
@@ -114,19 +114,15 @@ def by_level(tables: Tables) -> dict[str, Grouping]:
     if not levels:
         return {}
     name, order = tables.type.default, list(map(str, levels))
-
-    def row(sums: np.ndarray) -> dict[str, Any]:
-        counts = dict(zip(("correct", "predicted", "gold"), sums.tolist(), strict=True))
-        return counts | {name: float(value(sums))}
-
-    value = tables.type.metrics[name].value
     grouping = Grouping(
         example=np.tile(np.arange(len(tables)), len(levels)),
         names=np.repeat(order, len(tables)).tolist(),
         counts=np.concatenate([item_counts(cut) for cut in levels.values()]),
         order=order,
-        row=row,
-        score=name,
-        value=value,
+        cells={
+            **{"correct": count(0), "predicted": count(1), "gold": count(2)},
+            name: tables.type.metrics[name].value,
+        },
+        rate=name,
     )
     return {"level": grouping}

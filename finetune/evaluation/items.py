@@ -95,14 +95,14 @@ class Items:
     ) -> Items:
         """Make columns; by default a prediction is right if it equals gold, and no score known."""
         sides = [np.fromiter(side, dtype=object) for side in (gold, predicted)]
-        number, known = len(sides[0]), [] if score is None else list(score)
+        number, scores = len(sides[0]), [] if score is None else list(score)
         if credit is None:
             credit = np.fromiter(map(operator.eq, *sides), bool, number)
         return cls(
             example=np.asarray(example, dtype=np.int64),
             gold=sides[0],
             predicted=sides[1],
-            score=np.array(known, float) if known else np.full(number, math.nan),
+            score=np.array(scores, float) if scores else np.full(number, math.nan),
             credit=np.asarray(credit),
             abstained=np.zeros(number, bool) if abstained is None else np.asarray(abstained, bool),
             columns=columns,
@@ -153,20 +153,20 @@ class Items:
 
 def pair_items(
     rows: Iterable[tuple[int, Any, Any]],
-    known: Sequence[Mapping[Any, float]] = (),
+    scores_by_example: Sequence[Mapping[Any, float]] = (),
     **columns: np.ndarray,
 ) -> Items:
-    """Make items of an example, a gold and a predicted value, whose probabilities are ``known``."""
+    """Make items of an example, a gold and a predicted value, with the scores of an example."""
     example, gold, predicted = list(zip(*rows, strict=True)) or ((), (), ())
-    pairs = zip(example, predicted, strict=True) if known else ()
-    scores = (known[index].get(value, math.nan) for index, value in pairs)
+    pairs = zip(example, predicted, strict=True) if scores_by_example else ()
+    scores = (scores_by_example[index].get(value, math.nan) for index, value in pairs)
     return Items.of(example, gold, predicted, scores, **columns)
 
 
 def set_items(
     gold: Sequence[Collection[Any]],
     predicted: Sequence[Collection[Any]],
-    known: Sequence[Mapping[Any, float]] = (),
+    scores_by_example: Sequence[Mapping[Any, float]] = (),
 ) -> Items:
     """Make the items of two sets for each example: gold in order, then predictions without gold."""
     sides = zip(map(set, gold), map(set, predicted), strict=True)
@@ -175,7 +175,7 @@ def set_items(
         for index, (of_gold, answered) in enumerate(sides)
         for value in (*sorted(of_gold), *sorted(answered - of_gold))
     )
-    return pair_items(rows, known)
+    return pair_items(rows, scores_by_example)
 
 
 NO_ITEMS = Items.of((), (), ())
@@ -192,7 +192,6 @@ class Tables:
         items: The decisions.
         examples: The examples, with their texts and votes; empty for bare values.
         predictions: The predictions, with all probabilities; empty for bare values.
-        documents: The document of each example; empty without documents.
         files: The names of the files of predictions and gold, if what these files say decides
             labels, schemes and numbers; None in memory.
         names: Sorted labels, tags or span types of all compared runs.
@@ -210,7 +209,6 @@ class Tables:
     items: Items = NO_ITEMS
     examples: Sequence[Any] = ()
     predictions: Sequence[Any] = ()
-    documents: Sequence[str | None] = ()
     files: tuple[str, str] | None = None
     names: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
@@ -234,8 +232,8 @@ class Tables:
         """The probability of every label for each text; empty where one is not known."""
         is_labeled = self.type.classes is not None and self.type.classes.column == "label"
         rows = [prediction.scores for prediction in self.predictions if is_labeled]
-        known = [row for row in rows if row is not None]
-        return known if len(known) == len(rows) else []
+        complete = [row for row in rows if row is not None]
+        return complete if len(complete) == len(rows) else []
 
     @property
     def answers(self) -> Sequence[Any]:
@@ -246,6 +244,12 @@ class Tables:
             return [tuple(tag or None for tag in tags) for tags in self.predicted]
         pairs = zip(self.predicted, self.items.abstained, strict=True)
         return [None if abstained else value for value, abstained in pairs]
+
+    @property
+    def documents(self) -> list[str | None]:
+        """The document of each example; empty without documents."""
+        has_documents = self.type.wording.unit in ("sentence", "target")
+        return [example.document for example in self.examples] if has_documents else []
 
     @property
     def clusters(self) -> np.ndarray:
@@ -262,7 +266,7 @@ class Tables:
     def part(self, start: int, stop: int) -> Tables:
         """Take the values and items of some examples."""
         items = self.items.take(slice(*np.searchsorted(self.items.example, [start, stop])))
-        names = ("gold", "predicted", "examples", "predictions", "documents")
+        names = ("gold", "predicted", "examples", "predictions")
         columns = {name: getattr(self, name)[start:stop] for name in names}
         return replace(self, **columns, items=replace(items, example=items.example - start))
 
@@ -281,16 +285,17 @@ class Grouping:
     """A division of decisions into subgroups; a row of its table is a metric.
 
     Row r adds ``counts[r]`` [K] to the subgroup ``names[r]`` of an ``example``, if it is in
-    ``order``. ``row`` makes the row of a table from their sum, ``value`` the metric ``score``.
+    ``order``. A function of ``cells`` makes each column of the table from their sum; that of
+    ``rate`` is a metric, whose name begins with ``prefix``.
     """
 
     example: np.ndarray
     names: Iterable[str]
     counts: np.ndarray
     order: Sequence[str]
-    row: Callable[[np.ndarray], Mapping[str, Any]]
-    score: str
-    value: Callable[[np.ndarray], np.ndarray]
+    cells: Mapping[str, Callable[[np.ndarray], np.ndarray]]
+    rate: str
+    prefix: str = ""
     shown: bool = True
 
     @property
@@ -301,28 +306,28 @@ class Grouping:
 
     def table(self, name: str) -> TableRows:
         """Make a row for each subgroup that occurs."""
-        groups = self.group
-        return [
-            {name: self.order[group]} | dict(self.row(self.counts[groups == group].sum(axis=0)))
-            for group in np.unique(groups[groups >= 0]).tolist()
-        ]
+        groups, rows = self.group, []
+        for group in np.unique(groups[groups >= 0]).tolist():
+            sums = self.counts[groups == group].sum(axis=0)
+            cells = {column: cell(sums).item() for column, cell in self.cells.items()}
+            rows.append({name: self.order[group]} | cells)
+        return rows
+
+
+def count(column: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Make a cell of the sum of one column of counts."""
+    return lambda sums: sums[..., column].astype(int)
 
 
 def right_by_group(items: Items, names: Iterable[str], order: Sequence[str], unit: str) -> Grouping:
     """Group items by names; the table counts the right answers of each subgroup."""
-
-    def row(sums: np.ndarray) -> dict[str, Any]:
-        correct, number = sums.astype(int).tolist()
-        return {unit: number, "correct": correct, "accuracy": correct / number}
-
     return Grouping(
         example=items.example,
         names=list(names),
         counts=means(items.correct),
         order=order,
-        row=row,
-        score="accuracy",
-        value=mean,
+        cells={unit: count(1), "correct": count(0), "accuracy": mean},
+        rate="accuracy",
     )
 
 
@@ -422,8 +427,3 @@ def check_names(where: str, key: str, value: Any, tags: bool = False) -> None:
 def probability(value: Any, unknown: Any = math.nan) -> Any:
     """Read a value of a row as a probability; ``unknown`` for anything else."""
     return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else unknown
-
-
-def abstained_in(row: _Row) -> dict[str, Any]:
-    """Read the answers from which the model of a row abstained."""
-    return {} if row.get("withheld") is None else {"withheld": row["withheld"]}

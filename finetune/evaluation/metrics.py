@@ -92,8 +92,8 @@ def class_counts(tables: Tables) -> np.ndarray:
     correct = np.where(items.correct, gold, -1)
     counts = np.zeros(math.prod(shape), dtype=np.int64)
     for count, classes in enumerate((correct, predicted, gold)):
-        known = classes >= 0
-        cells = (items.example[known] * len(number) + classes[known]) * 3 + count
+        is_named = classes >= 0
+        cells = (items.example[is_named] * len(number) + classes[is_named]) * 3 + count
         counts += np.bincount(cells, minlength=len(counts))
     return counts.reshape(shape)
 
@@ -283,19 +283,13 @@ def score(tables: Tables, *, analysis: bool = False) -> dict[str, float]:
     return scores | dict(tables.type.further_scores(tables))
 
 
-def rates(form: str, table: str = "", reported: bool = True) -> dict[str, Metric]:
+def rates(form: str) -> dict[str, Metric]:
     """Make the metrics precision, recall and F1 of items, by names such as ``span_{}_strict``."""
-    counts = partial(item_counts, table=table) if table else item_counts
-    return {
-        form.format(name): Metric(counts, value, reported=reported) for name, value in RATES.items()
-    }
+    return {form.format(name): Metric(item_counts, value) for name, value in RATES.items()}
 
 
-def expected_calibration_error() -> Metric:
-    """Make the metric ``ece``, which applies if all probabilities are known."""
-    return Metric(confidence_counts, calibration_error, is_rated, reported=False)
-
-
+ECE = {"ece": Metric(confidence_counts, calibration_error, is_rated, reported=False)}
+"""The expected calibration error, which applies if all probabilities are known."""
 CLASS_METRICS = {
     "macro_f1": Metric(class_counts, macro_f1),
     "weighted_f1": Metric(class_counts, weighted_f1),

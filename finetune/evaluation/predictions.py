@@ -32,7 +32,7 @@ from finetune.evaluation.decisions import Costs
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, check_names
 from finetune.evaluation.prediction_types import KEYS, TYPES, key_of_row
-from finetune.evaluation.prediction_types.labels import LABEL, NO_LABEL, unify
+from finetune.evaluation.prediction_types.labels import LABEL, unify
 from finetune.evaluation.prediction_types.spans import SPANS, with_spelled_spans
 from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder, saved_decisions
@@ -46,8 +46,8 @@ from finetune.types import (
     quantity,
 )
 
-_Row = tuple[str, dict[str, Any]]
-"""The ``file:line`` of a line of predictions, and its JSON object."""
+_Row = tuple[str, dict[str, Any], Any]
+"""The ``file:line`` of a line of predictions, its JSON object, and its id or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,155 +81,135 @@ class GoldSource:
 
 
 @dataclass(frozen=True)
-class PredictionFile:
-    """The lines of a prediction file: one JSON object for each example with its ``file:line``.
+class Rows:
+    """The rows of a file by location: JSON objects of predictions, or examples with gold.
 
-    ``type`` is the type of the lines; tags, where a line has spans too. ``ids`` are None without.
+    Of tags next to spans, ``type`` is that of tags. ``ids`` are None if the rows have none;
+    ``ids_from`` is the name of the file of ids.
     """
 
     name: str
-    rows: Sequence[_Row]
     type: PredictionType
+    rows: Sequence[tuple[str, Any]]
     ids: list[str] | None
+    ids_from: str
 
     @classmethod
-    def of(cls, name: str, rows: Sequence[_Row]) -> PredictionFile:
-        """Find the type and the ids of the lines."""
-        keys = {key_of_row(row) for _, row in rows}
-        if len(keys) > 1 or "" in keys:
+    def of(cls, name: str, type: PredictionType, rows: Sequence[tuple[str, Any, Any]]) -> Rows:
+        """Collect rows with their location and their id, of which all or none may be None."""
+        located, ids = [(where, value) for where, value, _ in rows], [id for *_, id in rows]
+        if ids.count(None) == len(ids):
+            return cls(name, type, located, None, name)
+        if None in ids:
+            where, _ = next(compress(located, (id is not None for id in ids)))
             raise DataError(
-                f"{name}: each line must have `label`, or each must have `tags`, or each `spans`, "
-                "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
+                f"{located[ids.index(None)][0]}: no id, but {where} has one: give each row an id, "
+                "or none."
             )
-        ids = _ids([(row.get("id"), where) for where, row in rows])
-        return cls(name, rows, TYPES[KEYS[keys.pop()]], ids)
+        return cls(name, type, located, list(map(str, ids)), name)
 
-    def gold(self, type: PredictionType) -> GoldExamples:
-        """Read the examples and the gold that the file holds, to align predictions of a type."""
-        return GoldExamples(
-            self.name, [type.gold_of_row(i, *row) for i, row in enumerate(self.rows)]
+    def by_id(self) -> dict[str, tuple[str, Any]]:
+        """Find the rows by their ids, which must differ."""
+        rows: dict[str, tuple[str, Any]] = {}
+        for id, row in zip(self.ids or (), self.rows, strict=True):
+            if id in rows:
+                raise DataError(
+                    f"{row[0]}: id {id!r:.40} is also in {rows[id][0]}: write one row for each id."
+                )
+            rows[id] = row
+        return rows
+
+    def needed(self, example: Any) -> bool:
+        """Whether each system must predict an example: it has words and gold."""
+        return bool(example.inputs) and self.type.gold(example) is not None
+
+
+def gold_in(file: Rows, type: PredictionType) -> Rows:
+    """Read the examples and the gold in the rows of predictions, for predictions of a type."""
+    return gold_of(file.name, type, [type.gold_of_row(i, *row) for i, row in enumerate(file.rows)])
+
+
+def gold_of(name: str, type: PredictionType, examples: Sequence[Any]) -> Rows:
+    """Make rows of examples with gold."""
+    return Rows.of(name, type, [(example.where, example, example.key) for example in examples])
+
+
+def _in_order(gold: Rows, file: Rows) -> Rows:
+    # the gold of the rows of a file by position, with their ids; systems may leave out examples
+    # without words or without gold
+    examples, number = [example for _, example in gold.rows], len(file.rows)
+    has_words = [bool(example.inputs) for example in examples]
+    has_gold = [gold.type.gold(example) is not None for example in examples]
+    filters = ([True] * len(examples), has_words, list(map(gold.needed, examples)), has_gold)
+    kept = next((some for some in filters if sum(some) == number), None)
+    if kept is None:
+        problem = "the files do not belong together, or one was cut"
+        repeated = len(examples) - len({*map(normalized_texts, examples)})
+        if repeated and number == len(examples) - repeated:
+            texts = "row has the text of another", "rows have the text of another"
+            problem = (
+                f"in gold, {quantity(repeated, *texts)}: if by several annotators, keep one "
+                "annotation of each text"
+            )
+        raise DataError(
+            f"{gold.name}: {quantity(len(examples), 'example')}, but "
+            f"{quantity(number, 'prediction')} in {file.name}: {problem}."
         )
+    numbers = [int(id) for id in file.ids or () if id.isdecimal()]
+    if numbers != sorted(numbers):
+        raise DataError(
+            f"{file.name}: its ids are in another order than rows, and {gold.name} has no ids: "
+            "sort the predictions, or write the id of each gold row."
+        )
+    rows = list(compress(gold.rows, kept))
+    return replace(gold, rows=rows, ids=file.ids, ids_from=file.name)
 
-    def tables(self, gold: GoldExamples, type: PredictionType) -> Tables:
-        """Make the tables of the predictions with gold, aligned by id if both have ids."""
-        has_gold = [type.gold(example) is not None for example in gold.examples]
-        may_lack_gold = bool(type.wording.without_gold)
-        if may_lack_gold and not any(has_gold):
-            raise DataError(f"{gold.name}: {type.wording.without_gold}")
-        rows: Sequence[_Row | None] = self.rows
-        if gold.ids is not None and self.ids is not None:
-            rows = rows if self.ids == gold.ids else self._rows_of_ids(gold, type)
-        elif type.may_leave_out:
+
+def join(file: Rows, gold: Rows) -> Tables:
+    """Make the tables of predictions with gold, aligned by id if both have ids, else in order."""
+    type, without_gold = gold.type, gold.type.wording.without_gold
+    if without_gold and all(type.gold(example) is None for _, example in gold.rows):
+        raise DataError(f"{gold.name}: {without_gold}")
+    if gold.ids is None or file.ids is None:
+        if type.may_leave_out:
             raise DataError(
-                f"{self.name}: its lines have no ids: write the `id` of each {type.wording.unit}."
+                f"{file.name}: its lines have no ids: write the `id` of each {type.wording.unit}."
             )
-        elif len(rows) != len(has_gold):
-            gold = gold.of_rows(self, type)
-            has_gold = [type.gold(example) is not None for example in gold.examples]
-        kept = [
-            (row, example)
-            for row, example, known in zip(rows, gold.examples, has_gold, strict=True)
-            if row is not None and (known or not may_lack_gold)
-        ]
-        predictions = [type.parse(row, where, example) for (where, row), example in kept]
-        examples = [example for _, example in kept]
-        return type.tables_of(examples, predictions, files=(self.name, gold.name))
-
-    def _rows_of_ids(self, gold: GoldExamples, type: PredictionType) -> Sequence[_Row | None]:
-        # None for examples without a prediction, which lack words or gold
-        ids = gold.ids or []
-        rows = _by_id(self.ids or [], self.rows, [where for where, _ in self.rows])
-        examples = _by_id(ids, gold.examples, [example.where for example in gold.examples])
+        gold = gold if len(file.rows) == len(gold.rows) else _in_order(gold, file)
+    if gold.ids is None or file.ids in (None, gold.ids):
+        pairs: list[Any] = list(zip(file.rows, gold.rows, strict=True))
+    else:
+        rows, examples = file.by_id(), gold.by_id()
         for id, (where, _) in rows.items():
             if id not in examples:
                 raise DataError(
                     f"{where}: id {id!r:.40} is not in {gold.ids_from}: the files do not belong "
                     "together; or remove the ids of one of them, to align by position."
                 )
+        missing = [id for id in examples if id not in rows]
+        needed = [id for id in missing if gold.needed(examples[id][1])]
+        if needed and not type.may_leave_out:
+            raise DataError(
+                f"{examples[needed[0]][0]}: id {needed[0]!r:.40} has no prediction in "
+                f"{file.name} (it lacks {len(missing):,} of {quantity(len(examples), 'id')}): it "
+                "was cut, or is of other data."
+            )
         if type.may_leave_out:
-            return [rows.get(id, ("", {})) for id in ids]
-        missing = [id for id in ids if id not in rows]
-        if needed := [id for id in missing if _needs_prediction(examples[id], type)]:
-            raise DataError(
-                f"{examples[needed[0]].where}: id {needed[0]!r:.40} has no prediction in "
-                f"{self.name} (it lacks {len(missing):,} of {quantity(len(ids), 'id')}): it was "
-                "cut, or is of other data."
-            )
-        return [rows.get(id) for id in ids]
+            rows |= {id: ("", {}) for id in missing}
+        pairs = [(rows[id], example) for id, example in examples.items() if id in rows]
+    if without_gold:
+        pairs = [pair for pair in pairs if type.gold(pair[1][1]) is not None]
+    predictions = []
+    for (where, row), (_, example) in pairs:
+        prediction = type.parse(row, where, example)
+        if row.get("withheld") is not None:  # the model abstained
+            prediction = replace(prediction, decided={"withheld": row["withheld"]})
+        predictions.append(prediction)
+    paired = [example for _, (_, example) in pairs]
+    return type.tables_of(paired, predictions, files=(file.name, gold.name))
 
 
-class GoldExamples:
-    """Examples with gold, the name of their file, and their ids with the name of the file of ids.
-
-    Ids are None if the examples have none in the data.
-    """
-
-    def __init__(
-        self, name: str, examples: Sequence[Any], ids: list[str] | None = None, ids_from: str = ""
-    ) -> None:
-        self.name, self.examples, self.ids_from = name, examples, ids_from or name
-        self.ids = ids or _ids([(example.key, example.where) for example in examples])
-
-    def of_rows(self, file: PredictionFile, type: PredictionType) -> GoldExamples:
-        """Find the examples of the rows of a file by position, and give them the ids of these rows.
-
-        Systems may leave out examples without words or without gold.
-        """
-        has_words = [bool(example.inputs) for example in self.examples]
-        has_gold = [type.gold(example) is not None for example in self.examples]
-        needed = [_needs_prediction(example, type) for example in self.examples]
-        filters = ([True] * len(has_gold), has_words, needed, has_gold)
-        kept = next((some for some in filters if sum(some) == len(file.rows)), None)
-        if kept is None:
-            raise DataError(
-                f"{self.name}: {quantity(len(self.examples), 'example')}, but "
-                f"{quantity(len(file.rows), 'prediction')} in {file.name}: "
-                f"{_mismatch(self.examples, len(file.rows))}."
-            )
-        numbers = [int(id) for id in file.ids or () if id.isdecimal()]
-        if numbers != sorted(numbers):
-            raise DataError(
-                f"{file.name}: its ids are in another order than rows, and {self.name} has no ids: "
-                "sort the predictions, or write the id of each gold row."
-            )
-        return GoldExamples(self.name, list(compress(self.examples, kept)), file.ids, file.name)
-
-
-def _needs_prediction(example: Any, type: PredictionType) -> bool:
-    return bool(example.inputs) and type.gold(example) is not None
-
-
-def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
-    missing = [where for id, where in rows if id is None]
-    if len(missing) == len(rows):
-        return None
-    if missing:
-        where = next(where for id, where in rows if id is not None)
-        raise DataError(f"{missing[0]}: no id, but {where} has one: give each row an id, or none.")
-    return [str(id) for id, _ in rows]
-
-
-def _by_id(ids: Sequence[str], values: Sequence[Any], locations: Sequence[str]) -> dict[str, Any]:
-    rows: dict[str, Any] = {}
-    for id, value, where in zip(ids, values, locations, strict=True):
-        if id in rows:
-            first = locations[ids.index(id)]
-            raise DataError(
-                f"{where}: id {id!r:.40} is also in {first}: write one row for each id."
-            )
-        rows[id] = value
-    return rows
-
-
-def _mismatch(gold: Sequence[Example], number: int) -> str:
-    repeated = len(gold) - len({normalized_texts(example) for example in gold})
-    if repeated and number == len(gold) - repeated:
-        texts = quantity(repeated, "row has the text of another", "rows have the text of another")
-        return f"in gold, {texts}: if by several annotators, keep one annotation of each text"
-    return "the files do not belong together, or one was cut"
-
-
-def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
+def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
     """Read a prediction file, whose format is found from its name or its first line."""
     always_utf_8 = str(path) == "-" or format_of(path) in ("jsonl", "json")
     no_lines = DataError(
@@ -251,7 +231,13 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
         rows = list(_json_rows(opened))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
-    return PredictionFile.of(str(path), rows)
+    keys = {key_of_row(row) for _, row, _ in rows}
+    if len(keys) > 1 or "" in keys:
+        raise DataError(
+            f"{path}: each line must have `label`, or each must have `tags`, or each `spans`, "
+            "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
+        )
+    return Rows.of(str(path), TYPES[KEYS[keys.pop()]], rows)
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
@@ -268,11 +254,23 @@ def _column_rows(file: DataFile) -> list[_Row]:
     return [
         (
             sentence.where,
-            ({} if sentence.key is None else {"id": sentence.key})
-            | {"words": list(sentence.words), "tags": list(sentence.tags or ())},
+            {"words": list(sentence.words), "tags": list(sentence.tags or ())},
+            sentence.key,
         )
         for sentence in read_token_file(file, columns=columns)
     ]
+
+
+def _answers_by_id(file: DataFile) -> list[_Row]:
+    lines = file.peek(sys.maxsize)
+    try:
+        texts = parse_json("\n".join(line.text for line in lines), file.name)
+    except DataError:
+        return []  # JSON Lines, or an error that is reported for its line
+    if not isinstance(texts, dict) or {*texts} & {"id", "answer", "label"}:
+        return []
+    answers = [(f"{file.name}:{id}", {"answer": text}, id) for id, text in texts.items()]
+    return answers if all(isinstance(text, str) for text in texts.values()) else []
 
 
 _TYPES: dict[str, Any] = {
@@ -296,36 +294,21 @@ _TYPES: dict[str, Any] = {
 """The types of the keys of a line, except prediction and gold."""
 
 
-def _answers_by_id(file: DataFile) -> list[_Row]:
-    lines = file.peek(sys.maxsize)
-    try:
-        texts = parse_json("\n".join(line.text for line in lines), file.name)
-    except DataError:
-        return []  # JSON Lines, or an error that is reported for its line
-    if not isinstance(texts, dict) or {*texts} & {"id", "answer", "label"}:
-        return []
-    answers = [(f"{file.name}:{id}", {"id": id, "answer": text}) for id, text in texts.items()]
-    return answers if all(isinstance(text, str) for text in texts.values()) else []
-
-
-def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_rows(file: DataFile) -> Iterator[_Row]:
     for number, line, _ in file.lines:
         where = file.where(number)
         row = parse_json(line, where, ": was the file cut?")
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
-        if row.get("label", "") is None:  # which no gold label agrees with
-            if row.get("withheld") is None:  # a blank text
-                row = {name: v for name, v in row.items() if name not in ("score", "scores")}
-            row["label"] = NO_LABEL
+        if row.get("label", "") is None and row.get("withheld") is None:  # a blank text
+            row = {name: v for name, v in row.items() if name not in ("score", "scores")}
         for key, value in row.items():
             if key in _TYPES and not conforms(value, _TYPES[key]):
                 legal = description(_TYPES[key])
                 raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
-        for key in ("tags", "label"):
-            if key in row:
-                check_names(where, key, row[key], tags=key == "tags")
-        yield where, row
+            if key == "tags" or (key == "label" and value is not None):
+                check_names(where, key, value, tags=key == "tags")
+        yield where, row, row.get("id")
 
 
 # --- Alignment ------------------------------------------------------------------------------------
@@ -352,20 +335,21 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     """
     source = source or GoldSource()
     files = [read_predictions(path, source.encoding) for path in paths]
-    types = [file.type for file in files]
-    if {*types} == {TAGS, SPANS}:
-        files, types = list(map(with_spelled_spans, files)), [SPANS] * len(files)
+    spelled = {file.type for file in files} == {TAGS, SPANS}
+    types = [SPANS if spelled else file.type for file in files]
     _check_types(files, types)
     type = types[0]
     if source.usual_columns is None:
-        known = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
-        source = replace(source, usual_columns=known)
+        of_run = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
+        source = replace(source, usual_columns=of_run)
     gold, vocabulary = _gold_and_vocabulary(files, type, source)
-    by_id = gold.ids is not None and all(file.ids is not None for file in files)
+    with_ids = [file for file in files if file.ids is not None]
+    aligned_by = "id" if gold.ids is not None and len(with_ids) == len(files) else "position"
+    if spelled:
+        files = list(map(with_spelled_spans, files))
     if gold.ids is None and not type.may_leave_out:
-        with_ids = (file for file in files if file.ids is not None)
-        gold = gold.of_rows(next(with_ids, files[0]), type)
-    runs = [replace(file.tables(gold, type), vocabulary=vocabulary) for file in files]
+        gold = _in_order(gold, (with_ids or files)[0])
+    runs = [replace(join(file, gold), vocabulary=vocabulary) for file in files]
     note = ""
     if type is LABEL:
         runs, note = unify(runs, source.positive)
@@ -383,24 +367,22 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     if costs := source.costs or saved_decisions(paths[0].parent).costs:
         runs = [with_costs(run, costs) for run in runs]
     one_file = source.gold is None and len(files) == 1
-    aligned_by = "" if one_file else "id" if by_id else "position"
-    return AlignedRuns(runs, gold.name, aligned_by, note)
+    return AlignedRuns(runs, gold.name, "" if one_file else aligned_by, note)
 
 
 def _gold_and_vocabulary(
-    files: Sequence[PredictionFile], type: PredictionType, source: GoldSource
-) -> tuple[GoldExamples, TrainingVocabulary | None]:
+    files: Sequence[Rows], type: PredictionType, source: GoldSource
+) -> tuple[Rows, TrainingVocabulary | None]:
     vocabulary = None
     if source.gold is not None:
-        gold = GoldExamples(source.gold, type.read_gold(source.gold, source))
+        gold = gold_of(source.gold, type, type.read_gold(source.gold, source))
     elif source.columns and source.train is None:
         role, name = next(iter(source.columns.items()))
         raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
     else:
-        file = _file_with_gold(files)
-        gold = file.gold(type)
+        gold = _shared_gold(files, type)
         if type.in_words:
-            vocabulary = TrainingVocabulary.load(Path(file.name).parent)
+            vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
     if source.train is not None:
         if not (type.in_words and type.classes and type.classes.confusions):
             raise UserError(
@@ -410,7 +392,7 @@ def _gold_and_vocabulary(
     return gold, vocabulary
 
 
-def _check_types(files: Sequence[PredictionFile], types: Sequence[PredictionType]) -> None:
+def _check_types(files: Sequence[Rows], types: Sequence[PredictionType]) -> None:
     for file, type in zip(files, types, strict=True):
         if type is not types[0]:
             raise DataError(
@@ -419,29 +401,26 @@ def _check_types(files: Sequence[PredictionFile], types: Sequence[PredictionType
             )
 
 
-def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
+def _shared_gold(files: Sequence[Rows], type: PredictionType) -> Rows:
     with_gold = [file for file in files if all("gold" in row for _, row in file.rows)]
     if not with_gold:
         raise UserError(
             f"{abbreviated([file.name for file in files], 2)}: no gold in it to compare with: name "
             "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
-    first, *further = with_gold
-    for other in further:
-        same_type = other.type is first.type
-        contents = _contents(first, same_type)
-        if any(
-            contents.get(id, content) != content
-            for id, content in _contents(other, same_type).items()
-        ):
+    gold = gold_in(with_gold[0], type)
+    for file in with_gold[1:]:
+        with_values = file.type is with_gold[0].type
+        contents = _contents(gold, with_values)
+        further = _contents(gold_in(file, type), with_values)
+        if any(contents.get(id, content) != content for id, content in further.items()):
             raise UserError(
-                f"{other.name} has other examples, or other gold, than {first.name}: only "
+                f"{file.name} has other examples, or other gold, than {gold.name}: only "
                 "predictions for the same examples can be compared."
             )
-    return first
+    return gold
 
 
-def _contents(file: PredictionFile, with_gold: bool) -> dict[Any, tuple[object, ...]]:
-    type, gold = file.type, file.gold(file.type)
-    contents = ((e.inputs, type.gold(e) if with_gold else None) for e in gold.examples)
-    return dict(zip(gold.ids or range(len(gold.examples)), contents, strict=True))
+def _contents(gold: Rows, with_values: bool) -> dict[Any, tuple[object, ...]]:
+    contents = ((e.inputs, gold.type.gold(e) if with_values else None) for _, e in gold.rows)
+    return dict(zip(gold.ids or range(len(gold.rows)), contents, strict=True))

@@ -13,7 +13,7 @@ from finetune.config.expected_scores import Expected
 from finetune.config.recipes import MAY_DIFFER, Recipe, changed
 from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.runs import RunFolder
-from finetune.evaluation.significance import fold_interval
+from finetune.evaluation.significance import fold_test
 from finetune.types import UserError, quantity
 
 
@@ -102,7 +102,7 @@ def summarize(
     """Compute statistics over seeds by split and name, from scores by seed, split and name.
 
     A score that a seed lacks or that is not finite is left out. With ``ratio``, the scores are of
-    folds, and the interval of ``fold_interval`` is added for test.
+    folds, and the interval of ``fold_test`` is added for test.
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     first = next(iter(metrics.values()), {})
@@ -123,7 +123,7 @@ def summarize(
                     "seeds": by_seed,
                 }
                 if ratio is not None and split == "test" and len(values) > 1:
-                    interval = fold_interval(values, ratio, score_limits(name))
+                    interval, _ = fold_test(values, ratio, score_limits(name))
                     summary[split][name] |= {"low": interval.low, "high": interval.high}
     return summary
 

@@ -104,8 +104,8 @@ class RunFolder:
 
     def require_intact(self, *, model_only: bool = False) -> Path | None:
         """Raise UserError if the model of a finished run changed; return another changed file."""
-        known = (self.path / CHECKSUMS).is_file()
-        changed = damaged_file(self.path, _MODEL if model_only else ()) if known else None
+        has_checksums = (self.path / CHECKSUMS).is_file()
+        changed = damaged_file(self.path, _MODEL if model_only else ()) if has_checksums else None
         if changed and changed.relative_to(self.path).parts[0] in _MODEL:
             raise UserError(
                 f"{changed}: damaged, changed or missing since the run was finished: restore it "
@@ -120,6 +120,11 @@ class RunFolder:
         if problem := self.problems.get("config.json"):
             raise UserError(problem)
         return column_map(self.config.get("columns") or ())
+
+    def usual_metric(self, split: str, default: str) -> str:
+        """Name the metric that selects models: the ``default``, or the first if scores lack it."""
+        scores = self.metrics.get(split, {})
+        return default if default in scores else next(iter(scores), default)
 
     @property
     def best(self) -> Path:

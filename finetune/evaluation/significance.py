@@ -101,27 +101,32 @@ def custom_counts(metric: CustomMetric, runs: Sequence[Tables]) -> list[Counts]:
     return [Counts(np.column_stack(both), value, weighted=True) for both in sides]
 
 
-def count_metric(metric: str, runs: Sequence[Tables]) -> list[Counts]:
-    """Compute the counts of a metric for each run; the runs predict the same examples.
+def count_metric(name: str, runs: Sequence[Tables]) -> list[Counts]:
+    """Compute the counts of a metric for each run; the runs predict the same examples."""
+    names = tuple(sorted({name for run in runs for name in run.names}))
+    runs = [replace(run, names=names) for run in runs]  # columns of counts agree
+    metric = find_metric(name, runs)
+    rows = (metric.counts(run).astype(np.float64) for run in runs)
+    return [Counts(counts, metric.value, metric.weighted) for counts in rows]
+
+
+def find_metric(metric: str, runs: Sequence[Tables]) -> Metric:
+    """Find a metric by its name; a UserError lists the metrics of the predictions.
 
     The metric is one of the type; the precision, recall or F1 of one label, tag or type, such as
     ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
-    ``finetune report``. A UserError names the metrics of the predictions.
+    ``finetune report``.
     """
-    names = tuple(sorted({name for run in runs for name in run.names}))
-    runs = [replace(run, names=names) for run in runs]  # columns of counts agree
     type = runs[0].type
-    applicable = {name: m for name, m in type.metrics.items() if all(map(m.applies, runs))}
-    applicable |= metrics.metrics_of_names(runs[0])
-    of_subgroups: dict[str, Metric] = {}
-    for run in runs if metric not in applicable else ():
-        of_subgroups |= subgroup_metrics(run)
-    if chosen := (applicable | of_subgroups).get(metric):
-        rows = [chosen.counts(run) for run in runs]
-        if not of_subgroups or any(counts.any() for counts in rows):  # the subgroup occurs
-            weighted = chosen.weighted
-            return [Counts(counts.astype(np.float64), chosen.value, weighted) for counts in rows]
-    legal = [*applicable, *of_subgroups]
+    legal = {name: m for name, m in type.metrics.items() if all(map(m.applies, runs))}
+    legal |= metrics.metrics_of_names(runs[0])
+    if metric in legal:
+        return legal[metric]
+    for run in runs:
+        legal |= subgroup_metrics(run)
+    chosen = legal.get(metric)
+    if chosen is not None and any(chosen.counts(run).any() for run in runs):  # the subgroup occurs
+        return chosen
     near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
     of_training = "in_training" in metric or "unseen" in metric
     if runs[0].vocabulary is None and type.in_words and of_training:
@@ -147,12 +152,12 @@ def subgroup_metrics(tables: Tables) -> dict[str, Metric]:
         return sums
 
     by_name = {
-        f"{each.score}_{name}:{group}".replace(" ", "_"): Metric(
-            partial(counts, name=name, group=group), each.value
+        f"{grouping.prefix}{grouping.rate}_{name}:{group}".replace(" ", "_"): Metric(
+            partial(counts, name=name, group=group), grouping.cells[grouping.rate]
         )
-        for name, each in tables.groupings().items()
-        if each.shown
-        for group in each.order
+        for name, grouping in tables.groupings().items()
+        if grouping.shown
+        for group in grouping.order
     }
     unseen = by_name.get("accuracy_in_training:unseen")
     return by_name if unseen is None else by_name | {"unseen_word_accuracy": unseen}
@@ -282,18 +287,13 @@ def _units_of(systems: Sequence[Sequence[Counts]], num_resamples: int) -> int:
     return sizes.pop()
 
 
-def fold_interval(
+def fold_test(
     scores: Sequence[float], ratio: float, limits: tuple[float, float] = UNLIMITED
-) -> Estimate:
-    """Compute the mean of scores on folds with its interval (``fold_test``), cut at ``limits``."""
-    mean, low, high = fold_test(scores, ratio)[0]
-    return Estimate(mean, max(low, limits[0]), min(high, limits[1]))
-
-
-def fold_test(scores: Sequence[float], ratio: float) -> tuple[Estimate, float]:
+) -> tuple[Estimate, float]:
     """Compute the mean of scores on folds with its interval, by the corrected resampled t.
 
-    For differences of two systems on the same folds, the second value is the p-value.
+    The interval is cut at ``limits``. For differences of two systems on the same folds, the second
+    value is the p-value.
 
     Models of different folds share training examples, so their scores are not independent and the
     usual interval is too narrow. Nadeau & Bengio (2003, "Inference for the Generalization Error")
@@ -311,7 +311,8 @@ def fold_test(scores: Sequence[float], ratio: float) -> tuple[Estimate, float]:
     error = math.sqrt((1 / number + ratio) * values.var(ddof=1))
     half = float(t.ppf(1 - ALPHA / 2, number - 1)) * error
     statistic = abs(mean) / error if error else math.inf if mean else 0.0
-    return Estimate(mean, mean - half, mean + half), float(2 * t.sf(statistic, number - 1))
+    interval = Estimate(mean, max(mean - half, limits[0]), min(mean + half, limits[1]))
+    return interval, float(2 * t.sf(statistic, number - 1))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -164,14 +164,14 @@ def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Par
         return []
     first, last = max(0, min(edges) - _MOST_CHARACTERS // 2), max(edges) + _MOST_CHARACTERS // 2
     left, right = "… " * (first > 0), " …" * (last < len(context))
-    found = []
+    sentences = []
     for name, side, style in zip(("gold", "predicted"), sides, ("missed", "wrong"), strict=True):
         start, end = (side["start"], side["end"]) if side else (last, last)
         parts: list[Part] = [("text", left + context[first:start])]
         if side:
             parts += [("start", style), ("text", context[start:end]), ("end", side["label"])]
-        found.append((name, [*parts, ("text", context[end:last] + right)]))
-    return found
+        sentences.append((name, [*parts, ("text", context[end:last] + right)]))
+    return sentences
 
 
 def _highlighted(
@@ -189,11 +189,11 @@ def _highlighted(
         first = max(0, min(span.start for side in wrong for span in side) - AROUND)
         last = min(last, max(span.end for side in wrong for span in side) + AROUND)
         last = min(last, first + _MOST_WORDS)
-    found = []
+    sentences = []
     for side, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong")):
         styles = {span: "right" if span in correct else style for span in sorted(spans)}
-        found.append((side, highlight(example, styles, first, last)))
-    return found
+        sentences.append((side, highlight(example, styles, first, last)))
+    return sentences
 
 
 def highlight(

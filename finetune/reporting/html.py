@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from finetune.evaluation.error_analysis import Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import summarize
-from finetune.evaluation.significance import ALPHA
+from finetune.evaluation.significance import ALPHA, adjust
 from finetune.reporting import charts
 from finetune.reporting.analysis import (
     MOST_EXAMPLES,
@@ -32,7 +33,7 @@ from finetune.reporting.analysis import (
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import PageTable, Section, markup, page_of
-from finetune.reporting.runs import ModelRuns, Run, compare_all_pairs, load_runs, summary_lines
+from finetune.reporting.runs import ModelRuns, Run, compare_models, load_runs, summary_lines
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.runtime.terminal import error_line
 from finetune.runtime.terminal import printable as printable_text
@@ -176,17 +177,24 @@ def _by_run(title: str, section_of: Callable[[Any], Section], runs: Sequence[Any
 
 
 def _comparison(models: Sequence[ModelRuns]) -> Section:
-    rows, lines, notes = [], [], {}
-    for first, second, comparison, problem in compare_all_pairs(models):
-        if comparison is None:
-            lines.append(f"{first} and {second} cannot be compared: {problem}")
-            continue
-        result = comparison.result
+    lines, compared = [], []
+    for first, second in combinations(models, 2):
+        try:
+            compared.append((first.name, second.name, compare_models(first, second)))
+        except (UserError, OSError) as error:
+            lines.append(f"{first.name} and {second.name} cannot be compared: {error}")
+    rows, notes = [], {}
+    adjusted = adjust([comparison.result for *_, comparison in compared])
+    for (one, other, comparison), result in zip(compared, adjusted, strict=True):
         value, low, high = result.difference
-        told = verdict(result, comparison.lower_is_better)
-        shown = [first, second, f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}"]
-        rows.append([*shown, result.p_bootstrap, result.p_randomization, told])
-        notes[f"{first} and {second}"] = seed_note(result)
+        rows.append(
+            [
+                *(one, other, f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}"),
+                *(result.p_bootstrap, result.p_randomization),
+                verdict(result, comparison.lower_is_better),
+            ]
+        )
+        notes[f"{one} and {other}"] = seed_note(result)
     columns = ["A", "B", "A - B", f"{1 - ALPHA:.0%} interval"]
     columns += ["p (bootstrap)", "p (randomization)", "verdict"]
     table = PageTable("Differences, by the paired tests of finetune compare", columns, rows)
@@ -289,8 +297,8 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
 
 def _class_tables(evaluated: NamedEvaluations) -> list[PageTable]:
     if len(evaluated) == 1:
-        known = analysis_tables(evaluated[0][1])
-        return [known[name] for name in _CLASS_TABLES if name in known]
+        all_tables = analysis_tables(evaluated[0][1])
+        return [all_tables[name] for name in _CLASS_TABLES if name in all_tables]
     tables = []
     for key in _CLASS_TABLES:
         by_class = [{row[key]: row for row in run.tables.get(key, ())} for _, run in evaluated]
@@ -307,12 +315,12 @@ def _class_tables(evaluated: NamedEvaluations) -> list[PageTable]:
 
 
 def _confusion(analysis: Analysis) -> Section:
-    matrix, known = analysis.tables.get("confusion", []), analysis_tables(analysis)
+    matrix, all_tables = analysis.tables.get("confusion", []), analysis_tables(analysis)
     if analysis.run.items.has_sizes:
         return Section("", charts=[_scatter(analysis)])
     tables, notes, html = [], [], ""
-    if "confused" in known:
-        tables = [replace(known["confused"], rows=known["confused"].rows[:MOST_CONFUSED])]
+    if "confused" in all_tables:
+        tables = [replace(all_tables["confused"], rows=all_tables["confused"].rows[:MOST_CONFUSED])]
     if analysis.errors and not matrix:
         counts = list(map(list, count_categories(analysis.errors).items()))
         tables.append(PageTable("Errors by category", ["category", "number"], counts))
@@ -340,15 +348,15 @@ def _calibration(analysis: Analysis) -> Section:
         notes = ["The predictions hold no probabilities, so calibration is unknown."]
     if "risk" in analysis.tables:
         charts_of.append(_risk_chart(analysis))
-    known = analysis_tables(analysis)
-    tables = [known[name] for name in _DECISION_TABLES if name in known]
+    all_tables = analysis_tables(analysis)
+    tables = [all_tables[name] for name in _DECISION_TABLES if name in all_tables]
     return Section("", notes, charts_of, tables)
 
 
 def _subgroups(analysis: Analysis) -> Section:
     shown = (*_CLASS_TABLES, *_DECISION_TABLES, "confusion", "confused", "scores")
-    known = analysis_tables(analysis).items()
-    return Section("", tables=[table for name, table in known if name not in shown])
+    all_tables = analysis_tables(analysis).items()
+    return Section("", tables=[table for name, table in all_tables if name not in shown])
 
 
 def _scatter(analysis: Analysis) -> Chart:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from finetune.config.tasks import affects_results
 from finetune.config.values import conforms
@@ -25,7 +24,6 @@ from finetune.evaluation.runs import RunFolder, read_summary
 from finetune.evaluation.significance import (
     ALPHA,
     Estimate,
-    adjust,
     count_metric,
     estimate,
     observed_scores,
@@ -184,7 +182,8 @@ def _score_of_folds(runs: Sequence[Run], folds: Mapping[str, Any]) -> MainScore 
     evaluated = next((run.evaluated for run in runs if run.evaluated), None)
     if evaluated is None:
         return None
-    metric = runs[0].config.get("metric") or evaluated.type.default
+    metric = runs[0].config.get("metric")
+    metric = metric or runs[0].usual_metric("test", evaluated.type.default)
     summary = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
     if "low" not in summary:
         return None
@@ -200,34 +199,9 @@ def _score_of_folds(runs: Sequence[Run], folds: Mapping[str, Any]) -> MainScore 
     )
 
 
-class PairedComparison(NamedTuple):
-    """The comparison of two models, or why they cannot be compared."""
-
-    first: str
-    second: str
-    comparison: SystemComparison | None
-    problem: str = ""
-
-
-def compare_all_pairs(models: Sequence[ModelRuns]) -> list[PairedComparison]:
-    """Compare each two models, with p-values adjusted for the number of pairs."""
-    pairs = []
-    for first, second in combinations(models, 2):
-        names = first.name, second.name
-        try:
-            pairs.append(PairedComparison(*names, _compare(first.score, second.score)))
-        except (UserError, OSError) as error:
-            pairs.append(PairedComparison(*names, None, str(error)))
-    adjusted = iter(adjust([pair.comparison.result for pair in pairs if pair.comparison]))
-    return [
-        pair._replace(comparison=replace(pair.comparison, result=next(adjusted)))
-        if pair.comparison
-        else pair
-        for pair in pairs
-    ]
-
-
-def _compare(one: MainScore | None, other: MainScore | None) -> SystemComparison:
+def compare_models(first: ModelRuns, second: ModelRuns) -> SystemComparison:
+    """Compare two models by their main score; UserError says why they cannot be compared."""
+    one, other = first.score, second.score
     if one is None or other is None:
         raise UserError("one of them has no score.")
     if "fold" in (one.unit, other.unit):
@@ -267,33 +241,33 @@ def load_run(folder: Path, split: str | None = None) -> Run:
 
 
 def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
-    known = [(run, run.evaluated) for run in runs if run.evaluated]
-    known = [pair for pair in known if pair[0].metrics] or known
-    if not known:
+    analyzed = [(run, run.evaluated) for run in runs if run.evaluated]
+    analyzed = [pair for pair in analyzed if pair[0].metrics] or analyzed
+    if not analyzed:
         return None
-    split = Counter(analysis.split for _, analysis in known).most_common(1)[0][0]
-    known = [pair for pair in known if pair[1].split == split]
-    if len(known) < len(runs):
+    split = Counter(analysis.split for _, analysis in analyzed).most_common(1)[0][0]
+    analyzed = [pair for pair in analyzed if pair[1].split == split]
+    if len(analyzed) < len(runs):
         warnings.append(
-            f"the score covers {len(known)} of {len(runs)} runs: the others are not finished, "
+            f"the score covers {len(analyzed)} of {len(runs)} runs: the others are not finished, "
             f"or have no predictions on {split} that can be analyzed"
         )
-    predictions = [analysis.run for _, analysis in known]
-    if len({(analysis.type, len(analysis.gold)) for analysis in predictions}) > 1:
+    predictions = [analysis.run for _, analysis in analyzed]
+    if len({(tables.type, len(tables)) for tables in predictions}) > 1:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
-    wanted, metric = known[0][0].config.get("metric"), predictions[0].type.default
+    type = predictions[0].type
+    first = analyzed[0][0]
+    metric = first.config.get("metric") or first.usual_metric(split, type.default)
     try:
-        counts = count_metric(wanted or metric, predictions)
-        metric = wanted or metric
+        counts = count_metric(metric, predictions)
     except UserError as error:
-        if wanted in (None, metric):
-            raise
-        warnings.append(f"the interval is for {metric}, not for {wanted}: {error}")
+        warnings.append(f"the interval is for {type.default}, not for {metric}: {error}")
+        metric = type.default
         counts = count_metric(metric, predictions)
     interval = estimate(counts, limits=score_limits(metric))
     scores = tuple(observed_scores(counts).tolist())
-    for (run, _), value in zip(known, scores, strict=True):
+    for (run, _), value in zip(analyzed, scores, strict=True):
         saved = run.metrics.get(split, {}).get(metric)
         if saved is not None and abs(saved - value) > TOLERANCE:
             warnings.append(
@@ -306,9 +280,9 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
         interval,
         scores,
         standard_deviation(scores),
-        tuple(run.path for run, _ in known),
+        tuple(run.path for run, _ in analyzed),
         counts[0].num_units,
-        predictions[0].type.wording.unit,
+        type.wording.unit,
     )
 
 

@@ -13,7 +13,6 @@ from finetune.evaluation import metrics
 from finetune.evaluation.calibration import (
     HIGHEST,
     LOWEST,
-    error_of_bins,
     fit_temperature,
     log_probabilities,
     reliability,
@@ -28,8 +27,8 @@ def calibration_error(confidences, correct):
 def test_error_by_hand():
     """Two of four right at 0.9 (gap 0.4), one of one right at 0.55 (gap 0.45)."""
     confidences, right = [0.9, 0.9, 0.9, 0.9, 0.55], [True, True, False, False, True]
+    assert calibration_error(confidences, right) == pytest.approx(0.8 * 0.4 + 0.2 * 0.45)
     bins = reliability(confidences, right)
-    assert error_of_bins(bins) == pytest.approx(0.8 * 0.4 + 0.2 * 0.45)
     assert {index: bin.number for index, bin in enumerate(bins) if bin.number} == {8: 1, 13: 4}
     assert bins[13][3:] == pytest.approx((0.9, 0.5))
     (upper,) = (bin for bin in reliability([0.2], [True]) if bin.number)

@@ -141,7 +141,7 @@ def test_the_table_of_the_trade_and_unknown_metrics() -> None:
         assert predicted == chosen.sum() and row["recall"] == right / data.applies.sum()
         assert row["precision"] == pytest.approx(right / max(1, predicted))
         assert row["f1"] == pytest.approx(2 * right / (predicted + data.applies.sum()))
-    with pytest.raises(UserError, match=r"--metric macro: choose .*macro_f1"):
+    with pytest.raises(UserError, match=r"--metric macro does not fit.*: choose .*macro_f1"):
         choose(data, Goal("macro"))
 
 

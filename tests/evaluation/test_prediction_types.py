@@ -21,7 +21,7 @@ from finetune.evaluation.prediction_types import (
     key_of_row,
     score_limits,
 )
-from finetune.evaluation.predictions import GoldExamples, PredictionFile, to_row
+from finetune.evaluation.predictions import Rows, gold_of, join, to_row
 from finetune.registry import PREDICTION_TYPES
 from finetune.types import (
     Answer,
@@ -91,8 +91,8 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     if not isinstance(prediction, MaskedPrediction):
         assert type.gold(read) == type.gold(example) and read.inputs == example.inputs
     if prediction != TextPrediction(0, None):
-        file = PredictionFile.of("p.jsonl", [("p.jsonl:1", row)])
-        tables = file.tables(GoldExamples("p.jsonl", [read]), type)
+        file = Rows.of("p.jsonl", type, [("p.jsonl:1", row, row["id"])])
+        tables = join(file, gold_of("p.jsonl", type, [read]))
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.error_analysis import analyze_predictions
 from finetune.evaluation.items import PredictionType, Tables
 from finetune.evaluation.metrics import class_scores, is_rated
@@ -155,7 +154,7 @@ def scores_of(run: Tables, names: Sequence[str]) -> dict[str, float]:
             if score in row:
                 named = f"{'span_' * (score == 'f1')}{score}_{table}:{row[table]}"
                 scores[named.replace(" ", "_")] = row[score]
-    return scores | ({"ece": error_of_bins(found.bins)} if found.bins else {})
+    return scores | ({"ece": found.calibration_error} if found.bins else {})
 
 
 GROUPED = (

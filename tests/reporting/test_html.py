@@ -154,6 +154,22 @@ def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     assert f"{value:.4f} accuracy 95% interval {low:.4f} to {high:.4f}" in page.text
 
 
+def test_the_score_is_of_the_metric_that_selected_the_model(tmp_path: Path):
+    """`finetune sentence` scores all cosines, and has no score with the name of the default."""
+    data = [{"text": f"a {n}", "label": n / 2} for n in range(8)]
+    answers = [{"id": n, "label": [0.1, 0.3, 0.2, 0.6, 0.5][n % 5] + n} for n in range(8)]
+    folder = write_run(
+        tmp_path / "run", "classify", dict.fromkeys(("train", "test"), data), answers
+    )
+    scores = json.loads((folder / "metrics.json").read_text())["test"]
+    of_cosines = {f"{name}_all": scores[name] for name in ("spearman", "pearson")}
+    (folder / "metrics.json").write_text(json.dumps({"test": of_cosines}))
+    page = reported(folder)
+    assert f"{scores['spearman']:.4f} spearman_all 95% interval" in page.text
+    compared = run("compare", folder, folder / "predictions.test.jsonl", "--resamples", "9")
+    assert compared.out.startswith("spearman_all on 8 texts")
+
+
 def test_texts_are_escaped(tmp_path: Path):
     attack = '"><img src=x onerror=alert(1)>'
     sentences = [*SENTENCES, (f"{attack} \ud800 \x00", "B-PER O O O O", "O O O O O", 0.4)]

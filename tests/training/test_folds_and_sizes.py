@@ -13,7 +13,7 @@ from scipy.stats import norm, ttest_rel
 from finetune.data import assign_folds
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import summarize
-from finetune.evaluation.significance import fold_interval, fold_test
+from finetune.evaluation.significance import fold_test
 from finetune.types import TextExample
 from tests import fixtures as fx
 from tests.command import run
@@ -39,7 +39,7 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     assert tested[0] | tested[1] == texts and not tested[0] & tested[1]
     found = json.loads(Path("folds/folds.json").read_text())
     scores = found["metrics"]["test"]["accuracy"]
-    expected = fold_interval(list(scores["seeds"].values()), 1.0, (0.0, 1.0))
+    expected = fold_test(list(scores["seeds"].values()), 1.0, (0.0, 1.0))[0]
     assert (scores["mean"], scores["low"], scores["high"]) == pytest.approx(expected)
     table = json.loads(run("score", "folds", "--format", "json").out)
     row = next(r for r in table if (r["split"], r["metric"]) == ("test", "accuracy"))
@@ -106,7 +106,7 @@ def test_the_interval_of_folds_covers_where_the_usual_one_does_not():
             ]
             expected.append(np.mean(norm.cdf(margins)))
         for index, ratio in enumerate((0.25, 0.0)):
-            low, high = fold_interval(scores, ratio)[1:]
+            low, high = fold_test(scores, ratio)[0][1:]
             covered[index] += low <= np.mean(expected) <= high
     assert covered[0] / 200 > 0.93 and covered[1] / 200 < 0.85
 
@@ -116,7 +116,7 @@ def test_intervals_end_at_the_limits_of_the_metric():
     names = ("accuracy", "f1:Ann", "matthews", "mse", "own")
     by_seed = {n: {"test": dict.fromkeys(names, s)} for n, s in scores.items()}
     found = summarize(by_seed, 0.5)["test"]
-    low, high = fold_interval(list(scores.values()), 0.5)[1:]
+    low, high = fold_test(list(scores.values()), 0.5)[0][1:]
     assert 0 < low < high and high > 1
     assert [found[name]["high"] for name in names] == [1.0, 1.0, 1.0, high, high]
     by_seed = {n: {"test": dict.fromkeys(names, s)} for n, s in ((1, -0.1), (2, -0.9))}

@@ -137,12 +137,15 @@ class Choice:
 
 def _cheapest(prediction: Any, costs: Costs) -> Any:
     # the expectation is over the probabilities of the gold label (Elkan 2001); a blank has none
-    if not (known := prediction.class_probabilities):
+    if not (probabilities := prediction.class_probabilities):
         return dataclasses.replace(prediction, decided={**prediction.decided, "cost": None})
-    expected = {name: sum(p * costs[gold][name] for gold, p in known.items()) for name in known}
-    label = min(known, key=lambda name: (expected[name], -known[name]))
+    expected = {
+        name: sum(p * costs[gold][name] for gold, p in probabilities.items())
+        for name in probabilities
+    }
+    label = min(probabilities, key=lambda name: (expected[name], -probabilities[name]))
     decided = {**prediction.decided, "cost": round(expected[label], 6)}
-    return dataclasses.replace(prediction, label=label, score=known[label], decided=decided)
+    return dataclasses.replace(prediction, label=label, score=probabilities[label], decided=decided)
 
 
 def below(confidence: float | Mapping[str, float]) -> Callable[[str], float]:

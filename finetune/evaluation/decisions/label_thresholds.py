@@ -21,9 +21,10 @@ from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
 from finetune.evaluation.decisions import Choice
 from finetune.evaluation.items import PredictionType, TableRows, Tables
-from finetune.evaluation.metrics import Metric, f1, metrics_of_names, precision, recall, total
+from finetune.evaluation.metrics import Metric, f1, precision, recall, total
 from finetune.evaluation.prediction_types.labels import LABEL, LABELS
-from finetune.types import UserError, abbreviated, did_you_mean
+from finetune.evaluation.significance import find_metric
+from finetune.types import UserError, abbreviated
 
 _FEWEST = 5
 """A label with fewer gold examples keeps its threshold."""
@@ -114,13 +115,7 @@ class LabelProbabilities:
 
     def metric(self, name: str) -> Metric:
         """Find a metric of these predictions; a UserError lists their metrics."""
-        tables = self.tables(self.applies)
-        known = {name: m for name, m in self.type.metrics.items() if m.applies(tables)}
-        known |= metrics_of_names(tables)
-        if name not in known:
-            legal = abbreviated(list(known), 16)
-            raise UserError(f"--metric {name}: choose {legal}.{did_you_mean(name, known)}")
-        return known[name]
+        return find_metric(name, [self.tables(self.applies)])
 
     def value(self, metric: Metric, thresholds: np.ndarray) -> float:
         """Compute the score under thresholds [C], or under those of each example [N, C]."""

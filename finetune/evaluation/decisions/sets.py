@@ -58,9 +58,9 @@ def _gold_classes(tables: Tables) -> dict[int, Any]:
         )
     classes = {}
     for index, (prediction, gold) in enumerate(zip(tables.predictions, tables.gold, strict=True)):
-        known = prediction.class_probabilities
-        names = dict(zip(canonical_names(map(str, known)), known, strict=True))
-        if (key := gold if gold in known else names.get(gold)) in known:
+        probabilities = prediction.class_probabilities
+        names = dict(zip(canonical_names(map(str, probabilities)), probabilities, strict=True))
+        if (key := gold if gold in probabilities else names.get(gold)) in probabilities:
             classes[index] = key
     if not classes:
         raise UserError(
@@ -72,9 +72,9 @@ def _gold_classes(tables: Tables) -> dict[int, Any]:
 def _fitted(tables: Tables, gold: Mapping[int, Any], rule: SetRule, per_class: bool) -> SetRule:
     by_class: dict[str, list[float]] = {}
     for index, name in gold.items():
-        known, texts = tables.predictions[index].class_probabilities, tables.examples[index].texts()
-        score = set_scores(known, rule.scores, texts, rule.salt)[name]
-        by_class.setdefault(str(name) if per_class else "", []).append(score)
+        probabilities = tables.predictions[index].class_probabilities
+        scores = set_scores(probabilities, rule.scores, tables.examples[index].texts(), rule.salt)
+        by_class.setdefault(str(name) if per_class else "", []).append(scores[name])
     quantiles = {
         name: quantile
         for name, scores in by_class.items()

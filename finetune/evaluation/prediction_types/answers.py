@@ -23,9 +23,10 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
+    count,
     probability,
 )
-from finetune.evaluation.metrics import Metric, expected_calibration_error, mean
+from finetune.evaluation.metrics import ECE, Metric, mean, ratio
 from finetune.evaluation.prediction_types.squad import best_scores, exact_match, word_f1
 from finetune.evaluation.prediction_types.texts import (
     TEXT_LENGTHS,
@@ -105,22 +106,22 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
     answer = read(row, row["answer"], score) if row["answer"] else None
     if best is not None:
         best = tuple(read(x, str(x.get("text", "")), x.get("score")) for x in best)
-    decided = {"withheld": row.get("withheld", "")} if row["answer"] is None else {}
+    decided = {"withheld": ""} if row["answer"] is None else {}
     no_answer = row.get("no_answer_score")
     shown: Any = best
     return AnswerPrediction(example.id, answer, score, no_answer, shown, decided=decided)
 
 
 def _best_scores(tables: Tables) -> dict[str, float]:
-    none = [prediction.no_answer_score for prediction in tables.predictions]
-    known = [score for score in none if score is not None]
+    no_answer = [prediction.no_answer_score for prediction in tables.predictions]
+    scores = [score for score in no_answer if score is not None]
     best = [p.best for p in tables.predictions if p.best is not None]
-    if not known or len(known) < len(none) or len(best) < len(none):
+    if not scores or len(scores) < len(no_answer) or len(best) < len(no_answer):
         return {}
     if not _has_unanswerable(tables):
         return {}
     texts = [answers[0].text if answers else "" for answers in best]
-    return best_scores(tables.gold, texts, list(map(float, known)))
+    return best_scores(tables.gold, texts, list(map(float, scores)))
 
 
 def _groupings(tables: Tables) -> dict[str, Grouping]:
@@ -139,15 +140,19 @@ def _groupings(tables: Tables) -> dict[str, Grouping]:
     if {*words} != {OTHER_QUESTIONS}:
         groups["question word"] = words, (*QUESTION_WORDS, OTHER_QUESTIONS)
     columns = [_question_counts(tables, exact) for exact in (False, True)]
-    counts = np.column_stack([columns[0], columns[1][:, 0]])
-
-    def row(sums: np.ndarray) -> dict[str, Any]:
-        f1, number, exact = sums.tolist()
-        return {"questions": int(number), "exact_match": exact / number, "f1": f1 / number}
-
-    shared: dict[str, Any] = {"row": row, "score": "f1", "value": mean, "counts": counts}
     return {
-        name: Grouping(example=tables.items.example, names=names, order=order, **shared)
+        name: Grouping(
+            example=tables.items.example,
+            names=names,
+            counts=np.column_stack([columns[0], columns[1][:, 0]]),
+            order=order,
+            cells={
+                "questions": count(1),
+                "exact_match": lambda sums: ratio(sums[..., 2], sums[..., 1]),
+                "f1": mean,
+            },
+            rate="f1",
+        )
         for name, (names, order) in groups.items()
     }
 
@@ -184,7 +189,7 @@ ANSWERS = PredictionType(
             for part, has_answer in (("hasans", True), ("noans", False))
             for name, exact in (("exact", True), ("f1", False))
         },
-        "ece": expected_calibration_error(),
+        **ECE,
     },
     default="f1",
     gold=gold_answers,

@@ -16,10 +16,9 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    abstained_in,
     probability,
 )
-from finetune.evaluation.metrics import Metric, expected_calibration_error, mean, means
+from finetune.evaluation.metrics import ECE, Metric, mean, means
 from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
 from finetune.types import ChoicePrediction, ChoiceQuestion
 
@@ -57,9 +56,8 @@ def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> ChoiceQu
 
 
 def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> ChoicePrediction:
-    decided = abstained_in(row)
     shown = row["choice"]
-    choice = decided.get("withheld") if shown is None else shown
+    choice = row.get("withheld") if shown is None else shown
     if choice is None:
         return ChoicePrediction(example.id, None, "", ())
     if not 0 <= choice < (len(example.choices) or choice + 1):
@@ -67,12 +65,12 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
             f"{where}: choice {choice} is outside of the {len(example.choices)} choices "
             f"of {example.where}, which are counted from 0."
         )
-    scores, only = row.get("scores"), probability(row.get("score"))
+    scores, score = row.get("scores"), probability(row.get("score"))
     text = "" if shown is None else row.get("choice_text") or choice_text(example, choice)
-    known = tuple(map(probability, scores)) if isinstance(scores, list) else ()
-    if choice < len(known) and not math.isnan(known[choice]):
-        return ChoicePrediction(example.id, shown, text, known, decided=decided)
-    return ChoicePrediction(example.id, shown, text, (), only_score=only, decided=decided)
+    all_scores = tuple(map(probability, scores)) if isinstance(scores, list) else ()
+    if choice < len(all_scores) and not math.isnan(all_scores[choice]):
+        return ChoicePrediction(example.id, shown, text, all_scores)
+    return ChoicePrediction(example.id, shown, text, (), only_score=score)
 
 
 CHOICE = PredictionType(
@@ -80,7 +78,7 @@ CHOICE = PredictionType(
     wording=Wording("a choice", "text", "choices", "no row has a label."),
     metrics={
         "accuracy": Metric(lambda tables: means(tables.items.correct), mean),
-        "ece": expected_calibration_error(),
+        **ECE,
     },
     default="accuracy",
     gold=attrgetter("label"),

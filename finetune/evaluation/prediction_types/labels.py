@@ -31,17 +31,16 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    abstained_in,
     probability,
     set_items,
     sorted_names,
 )
 from finetune.evaluation.metrics import (
     CLASS_METRICS,
+    ECE,
     Metric,
     by_example,
     class_counts,
-    expected_calibration_error,
     f1,
     item_counts,
     macro_f1,
@@ -79,46 +78,45 @@ def _read_gold(file: str | DataFile, source: GoldSource) -> Sequence[TextExample
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPrediction:
-    label = tuple(row["label"]) if isinstance(row["label"], list) else row["label"]
+    label = NO_LABEL if row["label"] is None else row["label"]
     scores, score = row.get("scores"), row.get("score")
     if isinstance(scores, dict):
-        score = scores.get(str(row["label"])) if score is None else score
+        score = scores.get(str(label)) if score is None else score
         scores = {name: probability(value, None) for name, value in scores.items()}
-    known = isinstance(scores, dict) and None not in scores.values()
+    has_all = isinstance(scores, dict) and None not in scores.values()
     return TextPrediction(
         example.id,
-        None if label == NO_LABEL else label,
+        None if label == NO_LABEL else tuple(label) if isinstance(label, list) else label,
         probability(score, None),
-        scores if known else None,
+        scores if has_all else None,
         row.get("positive_label"),
         separator=row.get("label_separator"),
-        decided=abstained_in(row),
     )
 
 
-def _tables_of_files(tables: Tables, files: tuple[str, str]) -> Tables:
+def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
     # labels, several labels or numbers, as the values of both files say
     gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
-    known = [label for label in predicted if label != NO_LABEL]
-    fields: dict[str, Any] = {"examples": tables.examples, "predictions": predictions}
+    tables = replace(tables, files=None)
     if any(isinstance(label, list | tuple) for label in (*predicted, *gold)):
         of_model = {tuple(p.scores) for p in predictions if p.scores is not None}
         labels = of_model.pop() if len(of_model) == 1 else ()
-        sets = [[*map(_names, side)] for side in (gold, predicted)]
-        return LABELS.of_values(*sets, labels=labels, **fields)
-    if (known or not predicted) and {*map(type, known)} <= _NUMBERS and _is_regression(gold, known):
-        if blank := len(predicted) - len(known):
+        gold, predicted = (list(map(_names, side)) for side in (gold, predicted))
+        return replace(tables, type=LABELS, gold=gold, predicted=predicted, labels=labels)
+    answers = [label for label in predicted if label != NO_LABEL]
+    is_number = {*map(type, answers)} <= _NUMBERS and (answers or not predicted)
+    if is_number and _is_regression(gold, answers):
+        if blank := len(predicted) - len(answers):
             raise DataError(
                 f"{files[0]}: {quantity(blank, 'text is', 'texts are')} blank, and so without a "
                 "number: remove them from the data to score numbers."
             )
         try:
-            values = [float(label) for label in gold]
+            return replace(tables, type=NUMBER, gold=[float(label) for label in gold])
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"{files[1]}: its labels are not numbers ({error}), but the predictions are."
             ) from error
-        return NUMBER.of_values(values, list(map(float, predicted)), **fields)
     decimal = any(isinstance(x, float) and not x.is_integer() for x in gold)
     if decimal and not any(_spells_number(str(label)) for label in predicted):
         raise DataError(
@@ -131,7 +129,7 @@ def _tables_of_files(tables: Tables, files: tuple[str, str]) -> Tables:
     renamed = dict(zip(names, canonical_names(names), strict=True))  # all names or none
     gold, predicted = ([renamed[_name(label)] for label in side] for side in (gold, predicted))
     items = decided_items(gold, predicted, predictions, list(map(renamed.get, left_out)))
-    return LABEL.of_values(gold, predicted, items=items, **fields)
+    return replace(tables, gold=gold, predicted=predicted, items=items)
 
 
 def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
@@ -159,7 +157,7 @@ def _name(label: Any) -> str:
 
 def _names(label: Any) -> tuple[str, ...]:
     several = label if isinstance(label, list | tuple) else [label]
-    return tuple(_name(name) for name in several if name != "")
+    return tuple(_name(name) for name in several if name != NO_LABEL)
 
 
 def unify(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
@@ -168,15 +166,7 @@ def unify(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
     types = {run.type for run in runs}
     value_types = {type(prediction.label) for run in runs for prediction in run.predictions}
     if types == {LABEL, NUMBER} and value_types <= _NUMBERS:
-        runs = [
-            NUMBER.of_values(
-                [float(example.label) for example in run.examples],
-                [float(prediction.label) for prediction in run.predictions],
-                examples=run.examples,
-                predictions=run.predictions,
-            )
-            for run in runs
-        ]
+        runs = [NUMBER.tables_of(run.examples, run.predictions) for run in runs]
     labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
     labels.discard(NO_LABEL)
     saved = {p.positive for run in runs for p in run.predictions if p.positive is not None}
@@ -191,9 +181,9 @@ def unify(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
     else:
         of_runs = positive or (next(iter(saved)) if len(saved) == 1 else "")
         names = canonical_names([*labels, of_runs])
-        known = names[-1] if positive or names[-1] in labels else None
-        chosen = positive_label(labels, Counter(runs[0].gold), known)
-        if not known and not named_positive(labels):
+        in_files = names[-1] if positive or names[-1] in labels else None
+        chosen = positive_label(labels, Counter(runs[0].gold), in_files)
+        if not in_files and not named_positive(labels):
             note = f"f1 scores {chosen!r}, the rarer label of gold; --positive names another."
     return [replace(run, positive=chosen) for run in runs], note
 
@@ -210,11 +200,6 @@ _WITHOUT_GOLD = "no row has a label."
 # --- One label ------------------------------------------------------------------------------------
 
 
-def positive_counts(tables: Tables) -> np.ndarray:
-    """Compute the ``item_counts`` of the positive class of two labels [N, 3]."""
-    return item_counts(tables, name=tables.positive)
-
-
 def _cost_counts(tables: Tables) -> np.ndarray:
     # a text without a label, as a blank one, costs as much as the dearest label
     rows = zip((tables.costs[gold] for gold in tables.gold), tables.predicted, strict=True)
@@ -224,8 +209,10 @@ def _cost_counts(tables: Tables) -> np.ndarray:
 
 def _label_tables(tables: Tables) -> Tables:
     if tables.files is not None:
-        return _tables_of_files(tables, tables.files)
-    if not len(tables.items):
+        tables = _as_files_say(tables, tables.files)
+        if tables.type is not LABEL:
+            return tables.type.tables(tables)
+    elif not len(tables.items):
         items = decided_items(tables.gold, tables.predicted, tables.predictions)
         tables = replace(tables, items=items)
     names = sorted_names(tables)
@@ -242,10 +229,14 @@ LABEL = PredictionType(
     metrics={
         "accuracy": Metric(item_counts, recall),
         **CLASS_METRICS,
-        "f1": Metric(positive_counts, f1, lambda tables: tables.positive is not None),
+        "f1": Metric(
+            lambda tables: item_counts(tables, tables.positive),
+            f1,
+            lambda tables: tables.positive is not None,
+        ),
         "micro_f1": Metric(item_counts, f1, reported=False, analyzed=True),
         "mean_cost": Metric(_cost_counts, mean, lambda tables: bool(tables.costs)),
-        "ece": expected_calibration_error(),
+        **ECE,
         **votes.METRICS,
         **hierarchy.METRICS,
     },
@@ -279,10 +270,6 @@ def set_class_counts(tables: Tables) -> np.ndarray:
 
 def _num_wrong(tables: Tables) -> np.ndarray:
     return by_example(~tables.items.credit, tables.items, tables)
-
-
-def _label_set_counts(tables: Tables) -> np.ndarray:
-    return means(_num_wrong(tables) == 0)
 
 
 def _hamming_counts(tables: Tables) -> np.ndarray:
@@ -321,9 +308,9 @@ LABELS = PredictionType(
         "micro_f1": Metric(item_counts, f1),
         "macro_f1": Metric(set_class_counts, macro_f1),
         "weighted_f1": Metric(set_class_counts, weighted_f1),
-        "subset_accuracy": Metric(_label_set_counts, mean),
+        "subset_accuracy": Metric(lambda tables: means(_num_wrong(tables) == 0), mean),
         "hamming_loss": Metric(_hamming_counts, _hamming_loss),
-        "ece": expected_calibration_error(),
+        **ECE,
         **hierarchy.METRICS,
     },
     default="micro_f1",
@@ -337,10 +324,6 @@ LABELS = PredictionType(
 
 
 # --- A number -------------------------------------------------------------------------------------
-
-
-def _squared_errors(tables: Tables) -> np.ndarray:
-    return means((np.asarray(tables.gold) - np.asarray(tables.predicted)) ** 2)
 
 
 def _pairs(tables: Tables) -> np.ndarray:
@@ -368,7 +351,7 @@ NUMBER = PredictionType(
     metrics={
         "pearson": Metric(_pairs, pearson, weighted=True),
         "spearman": Metric(_pairs, spearman, weighted=True),
-        "mse": Metric(_squared_errors, mean),
+        "mse": Metric(lambda tables: means(tables.items.columns["deviation"] ** 2), mean),
         "pearson_all": Metric(_pairs, pearson, reported=False, weighted=True),
         "spearman_all": Metric(_pairs, spearman, reported=False, weighted=True),
     },

@@ -27,14 +27,13 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    abstained_in,
     probability,
     set_items,
 )
 from finetune.evaluation.metrics import (
+    ECE,
     Metric,
     class_counts,
-    expected_calibration_error,
     f1,
     f1_of_names,
     item_counts,
@@ -45,7 +44,6 @@ from finetune.evaluation.prediction_types.spans import (
     check_words,
     sentence_of_row,
     sides_in_words,
-    with_documents,
 )
 from finetune.types import Relation, RelationPrediction, TokenExample
 
@@ -54,7 +52,7 @@ def _with_items(tables: Tables) -> Tables:
     scores_by_relation = [dict(zip(p.relations, p.scores, strict=True)) for p in tables.predictions]
     items = set_items(tables.gold, tables.predicted, scores_by_relation)
     columns = {"category": _categories(items, tables.gold, tables.predicted)}
-    return with_documents(replace(tables, items=replace(items, columns=columns)))
+    return replace(tables, items=replace(items, columns=columns))
 
 
 def _untyped(tables: Tables) -> Items:
@@ -73,18 +71,15 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> Relatio
         check_words(where, words, example)
     sentence, spans = TokenRow(tuple(words), where), row.get("spans") or ()
     read_relations(row["relations"], where, spans, sentence)  # all of them, for its messages
-    known = dict[Relation, float]()
+    score_of = dict[Relation, float]()
     for values in row["relations"]:
         (relation,) = read_relations([values], where, spans, sentence)
         if words != [*example.words]:
             relation = _in_words_of_gold(relation, words, where, example)
-        known[relation] = probability(values.get("score"))
-    relations = sorted(known)
-    scores = tuple(known[relation] for relation in relations)
-    decided = abstained_in(row)
-    return RelationPrediction(
-        example.id, example.words, (), tuple(relations), scores, decided=decided
-    )
+        score_of[relation] = probability(values.get("score"))
+    relations = sorted(score_of)
+    scores = tuple(score_of[relation] for relation in relations)
+    return RelationPrediction(example.id, example.words, (), tuple(relations), scores)
 
 
 def _in_words_of_gold(
@@ -133,7 +128,7 @@ RELATIONS = PredictionType(
         **rates("relation_{}_strict"),
         "relation_f1": Metric(partial(item_counts, table="untyped"), f1),
         "relation_f1_macro": Metric(class_counts, macro_f1),
-        "ece": expected_calibration_error(),
+        **ECE,
     },
     default="relation_f1_strict",
     gold=attrgetter("relations"),

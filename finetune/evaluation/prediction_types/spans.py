@@ -29,18 +29,18 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    abstained_in,
     check_names,
+    count,
     pair_items,
     probability,
     set_items,
 )
 from finetune.evaluation.metrics import (
+    ECE,
     RATES,
     Metric,
     by_example,
     class_counts,
-    expected_calibration_error,
     f1_of_names,
     item_counts,
     macro_f1,
@@ -53,7 +53,7 @@ from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, Span, SpanPrediction, TokenExample, quantity
 
 if TYPE_CHECKING:
-    from finetune.evaluation.predictions import PredictionFile
+    from finetune.evaluation.predictions import Rows
 
 _SPAN_LENGTHS = (1, 2, 3, 4, 5)
 DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
@@ -123,16 +123,16 @@ def check_words(where: str, words: Any, example: TokenExample) -> None:
 def matched_items(
     gold: Iterable[Collection[Span]],
     predicted: Iterable[Collection[Span]],
-    known: Sequence[Mapping[Span, float]] = (),
+    scores: Sequence[Mapping[Span, float]] = (),
 ) -> Items:
-    """Make an item for each pair of ``match_spans``, with the ``known`` probabilities.
+    """Make an item for each pair of ``match_spans``, with the scores of their example.
 
     The ``category`` says how both spans correspond.
     """
     sides = enumerate(zip(gold, predicted, strict=True))
     rows = [(index, match) for index, both in sides for match in match_spans(*both)]
     categories = np.array([match.category for _, match in rows], object)
-    return pair_items(((index, *match) for index, match in rows), known, category=categories)
+    return pair_items(((index, *match) for index, match in rows), scores, category=categories)
 
 
 def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
@@ -168,8 +168,8 @@ def _is_nested(tables: Tables) -> bool:
 
 def has_characters(tables: Tables) -> bool:
     """Whether gold spans are given in characters."""
-    known = [e.offsets is not None and e.spans is not None for e in tables.examples]
-    return bool(known) and all(known)
+    has_offsets = [e.offsets is not None and e.spans is not None for e in tables.examples]
+    return bool(has_offsets) and all(has_offsets)
 
 
 def items_in_characters(tables: Tables) -> Items:
@@ -197,7 +197,7 @@ SPAN_METRICS = {
         for rate, value in RATES.items()
     },
     "span_f1_macro": Metric(class_counts, macro_f1, reported=False, analyzed=True),
-    "ece": expected_calibration_error(),
+    **ECE,
     **{
         f"span_{rate}_characters": Metric(
             partial(item_counts, table="characters"), value, has_characters, reported=rate == "f1"
@@ -213,14 +213,12 @@ def sides_in_words(tables: Tables, item: int) -> tuple[Any, Any]:
     items = tables.items
     words = tables.examples[items.example[item]].words
     word = int(items.columns["word"][item]) if "word" in items.columns else 0
-    gold, predicted = (
-        None if value is None else _in_words(words, value, word)
-        for value in (items.gold[item], items.predicted[item])
-    )
-    return gold, predicted
+    return _in_words(words, items.gold[item], word), _in_words(words, items.predicted[item], word)
 
 
-def _in_words(words: Sequence[str], value: Span | Relation | str, word: int) -> dict[str, Any]:
+def _in_words(words: Sequence[str], value: Any, word: int) -> dict[str, Any] | None:
+    if value is None:
+        return None
     if isinstance(value, Relation):
         spans = value[:2]
         text = " → ".join(f"{surface(words, span)} ({span.label})" for span in spans)
@@ -228,11 +226,6 @@ def _in_words(words: Sequence[str], value: Span | Relation | str, word: int) -> 
         return Span(start, end, value.label)._asdict() | {"text": text}
     span = value if isinstance(value, Span) else Span(word, word + 1, value)
     return span._asdict() | {"text": surface(words, span)}
-
-
-def with_documents(tables: Tables) -> Tables:
-    """Add the documents of sentences."""
-    return replace(tables, documents=[example.document for example in tables.examples])
 
 
 # --- Subgroups ------------------------------------------------------------------------------------
@@ -256,9 +249,9 @@ def span_groupings(tables: Tables) -> dict[str, Grouping]:
     groups["sentence length"] = by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index]))
     groups["first word"] = by_size(POSITIONS, lambda _, span: span.start + 1)
     if tables.vocabulary is not None:
-        known, names = tables.vocabulary.entity_types, []
+        types_of, names = tables.vocabulary.entity_types, []
         for index, span in spans:
-            types = () if span is None else known.get(surface(words[index], span), ())
+            types = () if span is None else types_of.get(surface(words[index], span), ())
             seen = 0 if span is not None and span.label in types else 1 if types else 2
             names.append("" if span is None else SEEN_ENTITIES[seen])
         groups["in training"] = SEEN_ENTITIES, names
@@ -275,24 +268,16 @@ def _grouping(items: Items, order: Sequence[str], names: Sequence[str]) -> Group
         names=names,
         counts=counts.reshape(-1, 4),
         order=order,
-        row=_row,
-        score="span_f1",
-        value=subgroup_f1,
+        cells={
+            "precision": lambda sums: ratio(sums[..., 3], sums[..., 2]),
+            "recall": lambda sums: ratio(sums[..., 1], sums[..., 0]),
+            "f1": subgroup_f1,
+            **{"gold": count(0), "found": count(1), "predicted": count(2), "correct": count(3)},
+        },
+        rate="f1",
+        prefix="span_",
         shown=order is not DEPTHS or not {*names} <= {"", DEPTHS[0]},
     )
-
-
-def _row(sums: np.ndarray) -> dict[str, float]:
-    gold, found, predicted, correct = sums.astype(int).tolist()
-    return {
-        "precision": correct / max(1, predicted),
-        "recall": found / max(1, gold),
-        "f1": float(subgroup_f1(sums)),
-        "gold": gold,
-        "found": found,
-        "predicted": predicted,
-        "correct": correct,
-    }
 
 
 def depths(spans: Iterable[Span]) -> dict[Span, int]:
@@ -326,7 +311,7 @@ def _with_items(tables: Tables) -> Tables:
         by_example = list(map(depths, sets))
         pairs = zip(items.example.tolist(), side, strict=True)
         columns[name] = np.array([-1 if s is None else by_example[i][s] for i, s in pairs], int)
-    return with_documents(replace(tables, items=replace(items, columns=columns)))
+    return replace(tables, items=replace(items, columns=columns))
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
@@ -349,21 +334,20 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
         )
     else:
         read = read_spans(spans, where, len(example.words), example.text, example.offsets)
-    known = {
-        (each.get("start"), each.get("end"), str(each.get("label"))): each.get("score")
-        for each in (values if in_words else ())
+    score_of = {
+        (span.get("start"), span.get("end"), str(span.get("label"))): span.get("score")
+        for span in (values if in_words else ())
     }
     return SpanPrediction(
         example.id,
         example.words,
         read.spans,
-        tuple(probability(known.get(span)) for span in read.spans),
+        tuple(probability(score_of.get(span)) for span in read.spans),
         misaligned=read.misaligned,
-        decided=abstained_in(row),
     )
 
 
-def with_spelled_spans(file: PredictionFile) -> PredictionFile:
+def with_spelled_spans(file: Rows) -> Rows:
     """Add the spans that its tags spell to the rows of a file without spans."""
     only_tags = [row["tags"] for _, row in file.rows if "spans" not in row]
     scheme = predicted_scheme(only_tags, None)

@@ -34,18 +34,17 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    abstained_in,
     probability,
     right_by_group,
     set_items,
 )
 from finetune.evaluation.metrics import (
     CLASS_METRICS,
+    ECE,
     Metric,
-    expected_calibration_error,
     f1,
     item_counts,
-    mean,
+    precision,
     rates,
     recall,
 )
@@ -60,7 +59,6 @@ from finetune.evaluation.prediction_types.spans import (
     sentence_of_row,
     sides_in_words,
     span_groupings,
-    with_documents,
 )
 from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.types import Span, TokenExample, TokenPrediction, UserError, quantity
@@ -75,7 +73,7 @@ SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 
 def _as_scheme_says(tables: Tables) -> Tables:
     # without a scheme tags are plain; the second is that of predictions, if it is another
-    tables = with_documents(_detected(tables) if tables.files else tables)
+    tables = _detected(tables) if tables.files else tables
     gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
     for index, tags in enumerate(zip(gold, predicted, strict=True)):
         if len(tags[0]) != len(tags[1]):
@@ -89,10 +87,10 @@ def _as_scheme_says(tables: Tables) -> Tables:
         return replace(tables, type=PLAIN_TAGS, items=_word_items(gold, predicted, predictions))
     tables = replace(tables, type=TAGS, schemes=(scheme, other or scheme))
     items = matched_items(*_span_sets(tables, strict=False))
-    if known := _word_probabilities(predicted, predictions):  # a span has the mean of its words
+    if scores := _word_probabilities(predicted, predictions):  # a span has the mean of its words
         spans = (one or other for one, other in zip(items.predicted, items.gold, strict=True))
         for item, (index, span) in enumerate(zip(items.example.tolist(), spans, strict=True)):
-            words = known[index][span.start : span.end]
+            words = scores[index][span.start : span.end]
             items.score[item] = sum(words) / (span.end - span.start)
     return replace(tables, items=items)
 
@@ -123,8 +121,8 @@ def _word_probabilities(
     predicted: Sequence[Sequence[str]], predictions: Sequence[TokenPrediction]
 ) -> list[tuple[float, ...]]:
     scores = [prediction.scores for prediction in predictions]
-    known = scores and all(len(p) == len(t) for p, t in zip(scores, predicted, strict=True))
-    return scores if known else []
+    has_all = scores and all(len(p) == len(t) for p, t in zip(scores, predicted, strict=True))
+    return scores if has_all else []
 
 
 def _word_items(
@@ -150,14 +148,6 @@ def _words(tables: Tables) -> Items:
     return _word_items(tables.gold, predicted, tables.predictions)
 
 
-def _strict_spans(tables: Tables) -> Items:
-    return set_items(*_span_sets(tables, strict=True))
-
-
-def _tag_counts(tables: Tables) -> np.ndarray:
-    return item_counts(tables, table="calibration")[:, ::2]
-
-
 # --- Files ----------------------------------------------------------------------------------------
 
 
@@ -174,10 +164,10 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
         check_words(where, words, example)
     listed, scores = row.get("scores"), tuple[float, ...]()
     if isinstance(listed, list) and len(listed) == len(row["tags"]):
-        known = tuple(map(probability, listed))
-        scores = () if any(map(math.isnan, known)) else known
+        probabilities = tuple(map(probability, listed))
+        scores = () if any(map(math.isnan, probabilities)) else probabilities
     tags = tuple(tag or NO_TAG for tag in row["tags"])
-    return TokenPrediction(example.id, example.words, tags, scores, decided=abstained_in(row))
+    return TokenPrediction(example.id, example.words, tags, scores)
 
 
 # --- Plain tags -----------------------------------------------------------------------------------
@@ -207,21 +197,23 @@ _SHARED: dict[str, Any] = {
     "gold_of_row": sentence_of_row,
     "sides": sides_in_words,
 }
+_STRICT = partial(item_counts, table="strict")
 TAGS = PredictionType(
     name="tags",
     metrics={
         **rates("span_{}_conll"),
-        "span_f1_strict": Metric(partial(item_counts, table="strict"), f1),
-        **{
-            name: metric
-            for name, metric in rates("span_{}_strict", "strict", reported=False).items()
-            if name != "span_f1_strict"
-        },
-        "tag_accuracy": Metric(_tag_counts, mean),
+        "span_f1_strict": Metric(_STRICT, f1),
+        "span_precision_strict": Metric(_STRICT, precision, reported=False),
+        "span_recall_strict": Metric(_STRICT, recall, reported=False),
+        "tag_accuracy": Metric(partial(item_counts, table="calibration"), recall),
         **SPAN_METRICS,
     },
     default="span_f1_conll",
-    readings={"strict": _strict_spans, "calibration": _words, "characters": items_in_characters},
+    readings={
+        "strict": lambda tables: set_items(*_span_sets(tables, strict=True)),
+        "calibration": _words,
+        "characters": items_in_characters,
+    },
     groupings=span_groupings,
     classes=Classes("type", {"span_{}_conll": "", "span_{}_strict": "strict"}, confusions=True),
     **_SHARED,
@@ -231,7 +223,7 @@ PLAIN_TAGS = PredictionType(
     metrics={
         "accuracy": Metric(item_counts, recall),
         **CLASS_METRICS,
-        "ece": expected_calibration_error(),
+        **ECE,
     },
     default="accuracy",
     groupings=_groupings,
