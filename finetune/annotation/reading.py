@@ -13,10 +13,10 @@ from finetune.config.values import conforms
 from finetune.data import texts, token_rows
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data, read_file
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data
 from finetune.data.json_files import not_an_object
 from finetune.data.labels import convert_labels
-from finetune.data.tables import Table, check_columns, open_text_table
+from finetune.data.tables import Table, check_columns, open_text_table, read_file
 from finetune.data.tag_conversion import to_bio
 from finetune.data.token_rows import TokenRow, token_row, word_columns
 from finetune.types import TokenExample

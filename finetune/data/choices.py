@@ -36,10 +36,7 @@ NUMBERED = re.compile(r"(?P<stem>ending|choice|option|answer|solution|sol)[ _]?(
 """Usual columns of one choice each: SWAG has ending0, COPA choice1, CosmosQA answer0, PIQA sol1."""
 LETTERED = ("answera", "answerb", "answerc")
 """Columns of one choice each in Social IQa, whose labels count from 1."""
-COPA_QUESTIONS = {
-    "cause": "What was the cause of this?",
-    "effect": "What happened as a result?",
-}
+COPA_QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
 """The questions of COPA (Roemmele et al., 2011), whose data name their type."""
 
 

@@ -15,16 +15,7 @@ import json
 import mmap
 from collections.abc import Callable, Iterable, Sequence
 from types import UnionType
-from typing import (
-    IO,
-    TYPE_CHECKING,
-    Any,
-    NamedTuple,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import xxhash
 

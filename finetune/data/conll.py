@@ -43,15 +43,6 @@ _SENTENCE_ID = re.compile(r"# *sent_id *= *(.*\S)")
 _NEW_DOCUMENT = re.compile(r"# *newdoc\b(?: *(?:id)? *= *)?(.*)")
 
 
-class _Document(NamedTuple):
-    name: str | None = None
-    number: int = 0
-
-    def following(self, name: str) -> _Document:
-        number = self.number + (not name)
-        return _Document(name or str(number), number)
-
-
 class Layout(NamedTuple):
     """The columns of a file."""
 
@@ -63,15 +54,47 @@ class Layout(NamedTuple):
     conllu: bool = False
 
 
-def read_conll(file: DataFile, options: ReadOptions) -> Table:
+def read_conll(file: DataFile, options: ReadOptions, table: Table) -> Iterator[TokenRow]:
     """Read the sentences of a file; with ``options.predicting`` a line needs only its word.
 
     The user may name the columns of the roles words and tags by number (from 0; -1 is the last) or
     by their usual names; tags also as several numbers, ``1,2``, for nested annotation.
     """
-    layout = find_layout(file, options.columns, options.usual_columns)
-
-    return Table(file.name, [], _sentences(file, layout, options), sentences=True)
+    table.sentences = True
+    layout = _find_layout(file, options)
+    rows: list[list[str]] = []
+    begin, key = 0, None
+    document: str | None = None
+    num_unnamed = 0
+    for line in itertools.chain(file.lines, [Line(0, "")]):
+        text = line.text
+        cells = _cells(text, layout.tabs)
+        comment = text.startswith("#") and _is_comment(text, cells, layout, first=not rows)
+        blank, new = not text.strip(), None  # the name of a new document, which may be empty
+        if comment:
+            new = match[1].strip() if (match := _NEW_DOCUMENT.match(text)) else None
+        elif "-DOCSTART" in text and _begins_document(cells):
+            new = ""
+        if rows and (blank or (new is not None and not comment)):
+            columns = list(zip(*rows, strict=False))  # as many as the shortest row has
+            tag_columns = tuple(columns[i] for i in layout.tags if i < len(columns))
+            words = columns[layout.word]
+            yield TokenRow(words, file.where(begin), tag_columns, document=document, key=key)
+            rows, key = [], None
+        if new is not None:
+            num_unnamed += not new
+            document = new or str(num_unnamed)
+        elif comment:
+            if (named := _SENTENCE_ID.match(text)) is not None:
+                key = named[1]
+        elif not blank:
+            begin = begin if rows else line.number
+            try:
+                row = _row(file, line, cells, layout, options.predicting)
+            except DataError as error:
+                keep_error(error, options.errors)
+            else:
+                rows += [row] if row else []
 
 
 def looks_like_conll(file: DataFile) -> bool:
@@ -91,10 +114,7 @@ def looks_like_conll(file: DataFile) -> bool:
     return sentences or all(SPAN_TAG.fullmatch(row[-1]) for row in rows)
 
 
-def find_layout(
-    file: DataFile, columns: Mapping[str, str], usual_columns: Mapping[str, str] | None = None
-) -> Layout:
-    """Find the layout of a file from its first lines and the user's ``columns``."""
+def _find_layout(file: DataFile, options: ReadOptions) -> Layout:
     lines = [line for line in file.peek(_NUM_LAYOUT_LINES) if line.text.strip()]
     lines = [line for line in lines if not line.text.startswith("#")] or lines
     tabs = "\t" in lines[0].text if lines else False
@@ -111,7 +131,7 @@ def find_layout(
         layout = Layout(10, 1, (3,), tabs=True, indexed=True, conllu=True)
     else:
         layout = _guessed_layout(rows, width, tabs)
-    return _with_named_columns(file, layout, columns, usual_columns or {})
+    return _with_named_columns(file, layout, options.columns, options.usual_columns)
 
 
 def _guessed_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> Layout:
@@ -182,49 +202,12 @@ def _begins_document(row: Sequence[str]) -> bool:
     return any(cell.startswith("-DOCSTART") for cell in row[:2])
 
 
-def _new_document(text: str, cells: Sequence[str], comment: bool) -> str | None:
-    if comment:
-        new = _NEW_DOCUMENT.match(text)
-        return new[1].strip() if new else None
-    return "" if _begins_document(cells) else None
-
-
 def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool = True) -> bool:
     if layout.indexed or _COMMENT.match(text):
         return True
     if layout.tabs:
         return text[1:2] == " " and "\t" not in text
     return first and len(cells) not in (1, layout.num_columns)
-
-
-def _sentences(file: DataFile, layout: Layout, options: ReadOptions) -> Iterator[TokenRow]:
-    rows: list[list[str]] = []
-    begin, key, document = 0, None, _Document()
-    for line in itertools.chain(file.lines, [Line(0, "")]):
-        text = line.text
-        cells = _cells(text, layout.tabs)
-        comment = text.startswith("#") and _is_comment(text, cells, layout, first=not rows)
-        new = _new_document(text, cells, comment) if comment or "-DOCSTART" in text else None
-        boundary, blank = new is not None and not comment, not text.strip()
-        if rows and (boundary or blank):
-            columns = list(zip(*rows, strict=False))  # as many as the shortest row has
-            tag_columns = tuple(columns[i] for i in layout.tags if i < len(columns))
-            words = columns[layout.word]
-            yield TokenRow(words, file.where(begin), tag_columns, document=document.name, key=key)
-            rows, key = [], None
-        if new is not None:
-            document = document.following(new)
-        elif comment:
-            if (named := _SENTENCE_ID.match(text)) is not None:
-                key = named[1]
-        elif not blank:
-            begin = begin if rows else line.number
-            try:
-                row = _row(file, line, cells, layout, options.predicting)
-            except DataError as error:
-                keep_error(error, options.errors)
-            else:
-                rows += [row] if row else []
 
 
 def _row(

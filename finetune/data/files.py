@@ -1,7 +1,8 @@
 """Data files: opened by their format, decompressed and decoded to lines.
 
-A reader of a format (``FORMATS``) takes an open file and options, and returns a ``Table``. To add a
-format, write a reader and add it to ``FORMATS``.
+A reader of a format is a generator of rows, which gets the open file, options, and the ``Table`` of
+the rows, whose columns it names before the first row. To add a format, write a reader and add it to
+``FORMATS``.
 
 Lines end at a line feed only. Carriage returns before it and a byte order mark are removed.
 Characters at which Python's ``str.splitlines`` also breaks (U+2028, U+0085, …) stay within their
@@ -23,7 +24,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import xxhash
 
@@ -31,9 +32,6 @@ from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data.dataset import DataError
 from finetune.registry import FORMATS
-
-if TYPE_CHECKING:
-    from finetune.data.tables import Table
 
 IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "dataset_infos"}
 """First words of the names of files that hold no data."""
@@ -186,12 +184,6 @@ def open_data(
         elif format == "lines":
             file.format = "txt"
     return file
-
-
-def read_file(file: DataFile, options: ReadOptions | None = None) -> Table:
-    """Read a file with the reader of its format, without reading all of it."""
-    table: Table = FORMATS[file.format](file, options or ReadOptions())
-    return table
 
 
 def read_lines(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import ReadOptions, Row
-from finetune.data.tables import Table, class_names, parquet_table
+from finetune.data.tables import Table, class_names, parquet_rows
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
 from finetune.types import abbreviated, did_you_mean
@@ -195,8 +195,8 @@ def _copied_tables(files_of: Mapping[str, Sequence[Path]], id: str) -> dict[str,
     tables = {}
     for split, paths in files_of.items():
         title = f"{id}[{split}]"
-        tables[split] = table = parquet_table(paths, title, f"{title}:", ReadOptions())
-        table.names = {**table.names, **CLASS_NAMES.get(id, {})}
+        tables[split] = table = Table(title, names=CLASS_NAMES.get(id, {}))
+        table.rows = parquet_rows(paths, f"{title}:", ReadOptions(), table)
     return tables
 
 

@@ -13,7 +13,6 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -111,24 +110,21 @@ def json_cell(value: Any) -> Any:
     return value
 
 
-def read_json(file: DataFile, options: ReadOptions) -> Table:
+def read_json(file: DataFile, options: ReadOptions, table: Table) -> Iterator[Row]:
     """Read one object per line, or one list of objects if the suffix is ``.json``."""
     first = file.first_line().strip() if file.format == "json" else ""
-    if file.format == "jsonl" or (first.startswith("{") and first != "{"):
-        return Table(file.name, [], _line_rows(file, options))
-    value = parse_json("\n".join(line.text for line in file.lines), file.name, _JSON_ADVICE)
-    if is_squad(value):
-        return Table(file.name, [], squad_rows(value, file.name, options.errors))
-    if not isinstance(value, list):
-        raise DataError(
-            f"{file.name}: holds one JSON {_json_type(value)}, not a list of objects: write "
-            '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
-        )
-    rows = (_rows(item, f"{file.name}:item {i}", options) for i, item in enumerate(value, 1))
-    return Table(file.name, [], chain.from_iterable(rows))
-
-
-def _line_rows(file: DataFile, options: ReadOptions) -> Iterator[Row]:
+    if file.format == "json" and (not first.startswith("{") or first == "{"):
+        value = parse_json("\n".join(line.text for line in file.lines), file.name, _JSON_ADVICE)
+        if is_squad(value):
+            yield from squad_rows(value, file.name, options.errors)
+        elif isinstance(value, list):
+            for number, item in enumerate(value, 1):
+                yield from _rows(item, f"{file.name}:item {number}", options)
+        else:
+            raise DataError(
+                f"{file.name}: holds one JSON {_json_type(value)}, not a list of objects: write "
+                '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
+            )
     for number, text, _ in file.lines:
         if not text.strip():
             continue

@@ -20,13 +20,7 @@ from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, keep_error
 from finetune.data.sources import open_input, open_splits
-from finetune.data.tables import (
-    MissingColumn,
-    Table,
-    check_columns,
-    column_notes,
-    open_text_table,
-)
+from finetune.data.tables import MissingColumn, Table, check_columns, column_notes, open_text_table
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import abbreviated
 
@@ -196,7 +190,7 @@ class RowReader(ABC):
 
     def example(self, index: int, row: Mapping[str, Any], where: str) -> Any:
         """Make the example of one row in memory, without its gold."""
-        table, with_location = Table(where, list(row), iter(())), Row(row, where)
+        table, with_location = Table(where, list(row)), Row(row, where)
         try:
             make = self.choose(table, [with_location], {}, "unread")
         except MissingColumn as error:

@@ -8,31 +8,19 @@ from dataclasses import dataclass
 from itertools import chain, dropwhile, groupby, repeat
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from finetune.config.recipes import local_path
 from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected
 from finetune.data.files import UTF_8, Line, format_of, read_lines, uncompressed_name
-from finetune.data.sources import (
-    SPLIT_ORDER,
-    PartOf,
-    canonical_split,
-    data_files,
-    is_test,
-    resolve,
-)
+from finetune.data.sources import SPLIT_ORDER, PartOf, canonical_split, data_files, is_test, resolve
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import input_type_of, read_token_file
 from finetune.types import TextExample, quantity
 
-
-class _Document(NamedTuple):
-    """The text of a document, without blank lines, and its ``file:line``."""
-
-    text: str
-    where: str
+_Document = tuple[str, str]
+"""The text of a document, without blank lines, and its ``file:line``."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +217,6 @@ def _documents(units: Iterable[tuple[str, str]], separated: bool = False) -> Ite
         texts = (("\n".join(filter(str.strip, text.split("\n"))), at) for text, at in group)
         if filled and separated:
             parts = list(texts)
-            yield _Document("\n".join(text for text, _ in parts), parts[0][1])
+            yield "\n".join(text for text, _ in parts), parts[0][1]
         elif filled:
-            yield from map(_Document._make, texts)
+            yield from texts

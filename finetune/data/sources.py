@@ -192,9 +192,7 @@ def input_files(source: str | Path) -> list[Path]:
     path = local_path(source)
     if path.is_dir():
         return _of_one_format(
-            data_files(path),
-            f"--file {path}: the folder",
-            f"write --file '{path}/*.jsonl'",
+            data_files(path), f"--file {path}: the folder", f"write --file '{path}/*.jsonl'"
         )
     if not path.exists() and glob.has_magic(str(path)):
         paths = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]

@@ -61,9 +61,7 @@ def with_held_out_splits(
 
 
 def hold_out(
-    dataset: Dataset,
-    share: float | None = None,
-    default: float = DEFAULT_SHARE,
+    dataset: Dataset, share: float | None = None, default: float = DEFAULT_SHARE
 ) -> Dataset:
     """Hold a validation split out of train if there is none.
 
@@ -185,7 +183,7 @@ def assign_folds(
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
     strata = _Strata(examples, groups, seed)
     folds = _folds_of_groups(strata, number)
-    if keep_rare and float not in _label_types(examples):
+    if keep_rare and float not in label_types(examples):
         for label in range(len(strata.names)):
             candidates, _ = strata.groups_with(label)
             if len(candidates) == 1 and strata.names[label] != _NO_LABEL:
@@ -278,7 +276,7 @@ def unmeasured_labels(dataset: Dataset) -> list[str]:
     """Note the training labels that a validation split lacks."""
     splits = dataset.splits
     scored = [split for split in splits if split.startswith("validation")]
-    if not scored or float in _label_types(splits["train"]):
+    if not scored or float in label_types(splits["train"]):
         return []
     train = Counter(name for names in splits["train"].golds() for name in set(names or ()))
     notes = []
@@ -336,7 +334,7 @@ def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset
         if new is None or before is None:
             continue
         rows, old_rows = splits[new], old.splits[before]
-        if _label_types(rows) != _label_types(old_rows):
+        if label_types(rows) != label_types(old_rows):
             raise DataError(
                 f"--replay: {old.name} has another type of labels than {data.name}: one label, "
                 "several labels or a number for each text."
@@ -360,7 +358,8 @@ def _split(data: Dataset, name: str) -> str | None:
     return next((split for split in data.splits if split.split("_")[0] == name), None)
 
 
-def _label_types(rows: Examples) -> set[type]:
+def label_types(rows: Examples) -> set[type]:
+    """The types of the labels of texts; none of words."""
     labels = () if rows.are_words else rows.column("label")
     return set(map(type, labels)) - {type(None)}
 

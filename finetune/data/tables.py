@@ -13,8 +13,8 @@ from typing import Any
 
 from finetune.data import examples as holder
 from finetune.data.dataset import CONVERT_ADVICE, DataError, WordsNotTexts
-from finetune.data.files import MAX_LINE, DataFile, ReadOptions, Row, keep_error, read_file
-from finetune.registry import install_command
+from finetune.data.files import MAX_LINE, DataFile, ReadOptions, Row, keep_error
+from finetune.registry import FORMATS, install_command
 from finetune.types import abbreviated, did_you_mean, quantity
 
 _WITHOUT_CONTENT = {"", "index", "idx", "answer", "meta"}
@@ -37,8 +37,8 @@ class Table:
     """The rows of one split; ``header`` is empty until a row is read where only rows have keys."""
 
     name: str
-    header: list[str]
-    rows: Iterator[Any]
+    header: list[str] = field(default_factory=list)
+    rows: Iterator[Any] = field(default_factory=lambda: iter(()))
     """Rows of named columns (``Row``), or ``TokenRow`` if they are ``sentences``."""
     typed: bool = True  # False if all values are text (CSV, TSV)
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class names of columns
@@ -113,13 +113,14 @@ def joined(parts: Iterable[Table]) -> Table:
     def all_rows() -> Iterator[Any]:
         yield from rows
         for number, table in enumerate(remaining, 2):
+            begun = list(islice(table.rows, 1))  # now its columns are known
             _check_fit(first, table)
             first.typed = first.typed and table.typed
             if first.header and (unread := [n for n in table.header if n not in first.header]):
                 lacking = f"columns that {first.name} does not have are not read"
                 first.notes.append(f"{table.name}: {lacking}: {abbreviated(unread)}")
             first.notes += [note for note in table.notes if note not in first.notes]
-            for row in table.rows:
+            for row in chain(begun, table.rows):
                 if table.sentences and row.document is not None:
                     row = row._replace(document=f"{row.document} in file {number}")
                 yield row
@@ -241,6 +242,13 @@ def text_cell(row: Row, column: str) -> str:
     )
 
 
+def read_file(file: DataFile, options: ReadOptions | None = None) -> Table:
+    """Read a file with the reader of its format, once its rows are asked for."""
+    table = Table(file.name)
+    table.rows = FORMATS[file.format](file, options or ReadOptions(), table)
+    return table
+
+
 def open_text_table(file: DataFile, options: ReadOptions) -> Table:
     """Open a file as a table; text to predict has columns only if its first line names some."""
     if file.format in ("txt", "unknown"):
@@ -249,46 +257,60 @@ def open_text_table(file: DataFile, options: ReadOptions) -> Table:
         tsv = len(tabs) > 1 and (not options.predicting or options.columns or tabs & names)
         csv = file.format == "unknown" and len(commas) > 1 and commas & names
         file.format = "tsv" if tsv else "csv" if csv else "txt"
-    table = read_file(file, options)
-    if table.sentences:
+    if file.format in ("conll", "conllu"):
         raise WordsNotTexts(
             f"{file.name} has the format {file.format}, words and spans instead of texts with a "
             "label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
         )
-    return table
+    return read_file(file, options)
 
 
-def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
+def read_plain_text(file: DataFile, options: ReadOptions, table: Table) -> Iterator[Row]:
     """Read each line, blank lines too, as the column ``text``."""
-    rows = (Row({"text": text}, file.where(number)) for number, text, _ in file.lines)
-    return Table(file.name, ["text"], rows, typed=False)
+    table.header, table.typed = ["text"], False
+    for number, text, _ in file.lines:
+        yield Row({"text": text}, file.where(number))
 
 
 _Cells = tuple[int, list[str]]
 """The cells of a row, and the number of the line where it begins."""
 
 
-def read_delimited(file: DataFile, options: ReadOptions) -> Table:
+def read_delimited(file: DataFile, options: ReadOptions, table: Table) -> Iterator[Row]:
     """Read CSV (comma, semicolon or tab, with quoting) or TSV (quotes are ordinary characters).
 
     The first row is a header if the user names a column by name, or if it has a known name and no
     number. Columns without a header are called ``0``, ``1``, …
     """
-    delimiter = separator(file)
-    lines_of_cells = _quoted_rows(file, delimiter, options.errors)
+    delimiter, table.typed = separator(file), False
+    lines = _quoted_rows(file, delimiter, options.errors)
     if delimiter == "\t":
-        lines = ((number, text) for number, text, _ in file.lines if text.strip(" "))
-        lines_of_cells = ((number, text.split("\t")) for number, text in lines)
-    first = next(lines_of_cells, None)
+        lines = ((n, text.split("\t")) for n, text, _ in file.lines if text.strip(" "))
+    first = next(lines, None)
     if first is None:
-        return Table(file.name, [], iter(()), typed=False)
-    header, first_row = [cell.strip() for cell in first[1]], None
+        return
+    header = [cell.strip() for cell in first[1]]
     if not _is_header(header, options):
-        lines_of_cells = chain([first], lines_of_cells)
-        header, first_row = [str(index) for index in range(len(header))], header
+        lines = chain([first], lines)
+        header, table.first_row = [str(index) for index in range(len(header))], header
     check_header(header, options, file.where(first[0]))
-    rows = _rows(file, header, first_row is None, options.errors, lines_of_cells)
-    return Table(file.name, header, rows, typed=False, first_row=first_row)
+    table.header = header
+    for number, fields in lines:
+        problem = ""
+        if fields == header and len(header) > 1 and table.first_row is None:
+            problem = "the header again, as of files that were joined: remove this line"
+        elif len(fields) != len(header):
+            advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
+            if file.format == "csv":
+                advice = 'put fields that hold the separator in double quotes ("…")'
+            problem = (
+                f"{quantity(len(fields), 'field')} where {len(header)} are expected "
+                f"({abbreviated(header)}): {advice}"
+            )
+        if problem:
+            keep_error(DataError(f"{file.where(number)}: {problem}."), options.errors)
+        else:
+            yield Row(dict(zip(header, fields, strict=True)), file.where(number))
 
 
 def check_header(header: Sequence[str], options: ReadOptions, where: str) -> None:
@@ -353,32 +375,7 @@ def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> It
         begin = reader.line_num + 1
 
 
-def _rows(
-    file: DataFile,
-    header: Sequence[str],
-    named: bool,
-    errors: list[str] | None,
-    cells: Iterable[_Cells],
-) -> Iterator[Row]:
-    for number, fields in cells:
-        problem = ""
-        if fields == header and len(header) > 1 and named:
-            problem = "the header again, as of files that were joined: remove this line"
-        elif len(fields) != len(header):
-            advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
-            if file.format == "csv":
-                advice = 'put fields that hold the separator in double quotes ("…")'
-            problem = (
-                f"{quantity(len(fields), 'field')} where {len(header)} are expected "
-                f"({abbreviated(header)}): {advice}"
-            )
-        if problem:
-            keep_error(DataError(f"{file.where(number)}: {problem}."), errors)
-        else:
-            yield Row(dict(zip(header, fields, strict=True)), file.where(number))
-
-
-def read_excel(file: DataFile, options: ReadOptions) -> Table:
+def read_excel(file: DataFile, options: ReadOptions, table: Table) -> Iterator[Row]:
     """Read the first sheet of a workbook; its first row is the header."""
     try:
         import openpyxl
@@ -399,18 +396,15 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
     while header and not header[-1]:
         header.pop()
     check_header(header, options, f"{where} 1")
-    # cells right of the header are not asked for: a far one would fill each row up to it
-    cells = _sheet_rows(sheet, where, min_row=2, max_col=max(1, len(header)))
-    rows = (
-        Row(dict(zip(header, row, strict=True)), f"{where} {number}")
-        for number, row in enumerate(cells, 2)
-        if any(cell not in (None, "") for cell in row)
-    )
-    table = Table(file.name, header, rows)
+    table.header = header
     if later_sheets:
         unread = abbreviated(repr(later_sheet.title) for later_sheet in later_sheets)
-        table.notes = [f"only the first sheet, {sheet.title!r}, is read, not {unread}"]
-    return table
+        table.notes.append(f"only the first sheet, {sheet.title!r}, is read, not {unread}")
+    # cells right of the header are not asked for: a far one would fill each row up to it
+    cells = _sheet_rows(sheet, where, min_row=2, max_col=max(1, len(header)))
+    for number, row in enumerate(cells, 2):
+        if any(cell not in (None, "") for cell in row):
+            yield Row(dict(zip(header, row, strict=True)), f"{where} {number}")
 
 
 def _sheet_rows(sheet: Any, where: str, **bounds: int) -> Iterator[tuple[Any, ...]]:
@@ -423,18 +417,20 @@ def _sheet_rows(sheet: Any, where: str, **bounds: int) -> Iterator[tuple[Any, ..
         raise DataError(f"{where} {number}: not a readable workbook ({error}).") from error
 
 
-def read_parquet(file: DataFile, options: ReadOptions) -> Table:
+def read_parquet(file: DataFile, options: ReadOptions, table: Table) -> Iterator[Row]:
     """Read a Parquet file; class names come from the metadata that `datasets` writes."""
-    return parquet_table([file.name], file.name, f"{file.name}:row ", options)
+    return parquet_rows([file.name], f"{file.name}:row ", options, table)
 
 
-def parquet_table(paths: Sequence[Any], name: str, location: str, options: ReadOptions) -> Table:
+def parquet_rows(
+    paths: Sequence[Any], location: str, options: ReadOptions, table: Table
+) -> Iterator[Row]:
     """Read Parquet files as one table; a row is at ``location`` and its number from 1."""
     import pyarrow
     import pyarrow.parquet
 
     names: dict[str, Sequence[str]] = {}
-    headers = []
+    header = dict[str, None]()
     for path in paths:
         try:
             schema = pyarrow.parquet.read_schema(path)
@@ -444,24 +440,21 @@ def parquet_table(paths: Sequence[Any], name: str, location: str, options: ReadO
         check_header(schema.names, options, str(path))
         described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         names |= class_names(described.get("info", {}).get("features", {}))
-        headers += schema.names
-
-    def parquet_rows() -> Iterator[Row]:
-        number = 0
-        for path in paths:
-            first = number
-            try:
-                with pyarrow.parquet.ParquetFile(path) as opened:
-                    for batch in opened.iter_batches(holder.CHUNK):
-                        for row in batch.to_pylist():
-                            number += 1
-                            yield Row(row, f"{location}{number}")
-            except (pyarrow.ArrowException, OSError, ValueError) as error:
-                raise DataError(
-                    f"{path}: damaged after row {number - first} ({error}): copy it again."
-                ) from error
-
-    return Table(name, list(dict.fromkeys(headers)), parquet_rows(), names=names)
+        header |= dict.fromkeys(schema.names)
+    table.header, table.names = list(header), {**names, **table.names}
+    number = 0
+    for path in paths:
+        first = number
+        try:
+            with pyarrow.parquet.ParquetFile(path) as opened:
+                for batch in opened.iter_batches(holder.CHUNK):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield Row(row, f"{location}{number}")
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise DataError(
+                f"{path}: damaged after row {number - first} ({error}): copy it again."
+            ) from error
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:

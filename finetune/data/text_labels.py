@@ -17,7 +17,7 @@ from finetune.data.dataset import Dataset, numbered_order
 from finetune.data.examples import Examples
 from finetune.data.labels import NLI_LABELS
 from finetune.data.preparation import with_gold
-from finetune.data.splitting import per_class
+from finetune.data.splitting import label_types, per_class
 from finetune.types import TextExample, UserError, abbreviated, quantity
 
 
@@ -25,7 +25,7 @@ def problem_of(config: TextConfig, data: Dataset) -> Literal["single", "multi", 
     """The configured type of problem, else the one that the type of the labels implies."""
     if isinstance(config, ClassifyConfig) and config.problem != "auto":
         return config.problem
-    types = set(map(type, data.splits.get("train", Examples()).column("label"))) - {type(None)}
+    types = label_types(data.splits.get("train", Examples()))
     if tuple in types:
         return "multi"
     return "regression" if types == {float} else "single"

@@ -10,13 +10,7 @@ from typing import IO, Any
 from finetune.data.dataset import Dataset, WordsNotTexts
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, Row
-from finetune.data.labels import (
-    RawLabel,
-    Votes,
-    convert_labels,
-    read_label,
-    votes_notes,
-)
+from finetune.data.labels import RawLabel, Votes, convert_labels, read_label, votes_notes
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.tables import MissingColumn, Table, text_cell
 from finetune.types import TextExample

@@ -11,17 +11,13 @@ from typing import IO, Any, Literal
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data, read_file
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.tables import MissingColumn, Table
+from finetune.data.tables import MissingColumn, Table, read_file
 from finetune.data.tag_conversion import Conversion, are_nested, to_bio
-from finetune.data.tag_schemes import (
-    count_transitions,
-    scheme_of,
-    spans_to_tags,
-)
+from finetune.data.tag_schemes import count_transitions, scheme_of, spans_to_tags
 from finetune.data.token_rows import (
     HEADER_NAMES,
     ROLES,
@@ -185,9 +181,10 @@ def input_type_of(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]
         opened = read_file(file, ReadOptions(errors=[]))
     else:
         opened = next(iter(open_splits(spec, None, read_file, encoding).splits.values()))
+    first = opened.peek(1)
     if opened.sentences:
         return "tokens"
-    values: Mapping[str, Any] = next((row.values for row in opened.peek(1)), {})
+    values: Mapping[str, Any] = first[0].values if first else {}
     if {name.lower() for name in values} & {*WORD_COLUMNS}:
         return "tokens"
     lists = (value for value in values.values() if isinstance(value, list) and value)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.output import show
-from finetune.data.files import open_data, read_file
+from finetune.data.files import open_data
+from finetune.data.tables import read_file
 from finetune.data.texts import read_text_file
 from finetune.data.tokens import input_type_of, read_token_file
 from finetune.data.word_splitting import split_words
@@ -101,8 +102,7 @@ def _has_senses(path: str, encoding: str) -> bool:
     file = open_data(path, encoding=encoding)
     if file.format not in ("json", "jsonl", "parquet", "xml"):
         return False
-    table = read_file(file)
-    return not table.sentences and any("targets" in row.values for row in table.peek(1))
+    return any("targets" in row.values for row in read_file(file).peek(1))
 
 
 def find_occurrences(

@@ -25,11 +25,10 @@ from finetune.data.files import (
     ReadOptions,
     Row,
     open_data,
-    read_file,
     read_lines,
 )
 from finetune.data.sources import open_splits
-from finetune.data.tables import Table
+from finetune.data.tables import Table, read_file
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.wordnet import DATA_FILES, sense_key
 from finetune.evaluation.items import (
@@ -162,7 +161,7 @@ def _keys(senses: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sense_key(sense) or sense for sense in senses))
 
 
-def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
+def read_sense_xml(file: DataFile, options: ReadOptions, table: Table) -> Iterator[Row]:
     """Read sentences with targets from ``NAME.data.xml``, and their gold senses from
     ``NAME.gold.key.txt`` in the same folder.
 
@@ -180,10 +179,7 @@ def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
                     "instance d000.s000.t000 bank%1:14:00::"
                 )
             gold[id] = senses
-    return Table(file.name, ["id", "document", "tokens", "targets"], _sentences(file, gold))
-
-
-def _sentences(file: DataFile, gold: Mapping[str, list[str]]) -> Iterator[Row]:
+    table.header = ["id", "document", "tokens", "targets"]
     parser: Any = XMLPullParser(["start", "end"])
     document: str | None = None
     number = 1

@@ -99,10 +99,7 @@ def test_whatever_changes_the_data_is_read(
     assert reads(config, monkeypatch)
     other_run = replace(config, lr=0.5, out="elsewhere", steps=3, freeze="embeddings")
     assert not reads(other_run, monkeypatch)
-    for changed in (
-        {"test_sets": (f"more={config.data}",)},
-        {"columns": ("text=text",)},
-    ):
+    for changed in ({"test_sets": (f"more={config.data}",)}, {"columns": ("text=text",)}):
         assert reads(replace(config, **changed), monkeypatch), changed
         assert not reads(replace(config, **changed), monkeypatch), changed
     train = Path(config.data) / "train.jsonl"

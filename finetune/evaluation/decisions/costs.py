@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data import DataError
-from finetune.data.files import ReadOptions, open_data, read_file
+from finetune.data.files import ReadOptions, open_data
 from finetune.data.json_files import parse_json
 from finetune.data.labels import canonical_names
+from finetune.data.tables import read_file
 from finetune.evaluation.decisions import Choice, Costs, Decisions
 from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import score
