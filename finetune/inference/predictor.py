@@ -31,7 +31,7 @@ from finetune.preprocessing.texts import Input
 from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.processes import require_precision
-from finetune.runtime.row_files import GOLD, with_same_columns
+from finetune.runtime.row_files import with_columns, with_same_columns
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import with_threshold
@@ -137,11 +137,11 @@ class Predictor:
 
         Args:
             inputs: A list or a column of a data frame: a text each; (text, text) for a model of
-                pairs; a text or a list of words for a
-                model of words. A text is split into words, and its prediction has their character
-                offsets. For a model of relations, the predictions of a model of spans. Or examples
-                with ids that differ. Or rows of columns, as for training: a data frame of pandas or
-                polars, a ``datasets.Dataset``, a list of dicts, or a dict of columns.
+                pairs; a text or a list of words for a model of words. A text is split into words,
+                and its prediction has their character offsets. For a model of relations, the
+                predictions of a model of spans. Or examples with ids that differ. Or rows of
+                columns, as for training: a data frame of pandas or polars, a ``datasets.Dataset``,
+                a list of dicts, or a dict of columns.
             columns: Columns of rows by role, if they have other names than in training and no usual
                 names.
             documents: For a model trained with ``--context``: any value for the document of each
@@ -395,19 +395,15 @@ def _loaded(pickled: bytes) -> Predictor:
 
 
 def _joined(batch: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    taken = {*columns}
-    renamed = {}
-    names = [*(batch.column_names if is_from("pyarrow", "Table", batch) else batch)]
-    for name in names:
-        new = "gold" if name in GOLD and name in taken and "gold" not in names else name
-        while new in taken:
-            new = f"input_{new}"
-        taken.add(new)
-        renamed[name] = new
-    if is_from("pyarrow", "Table", batch):
+    is_arrow = is_from("pyarrow", "Table", batch)
+    names = {name: name for name in (batch.column_names if is_arrow else batch)}
+    # the id of the prediction takes no name
+    joined = with_columns({"id": names.get("id"), **columns}, names)
+    renamed = {name: new for new, name in joined.items() if new not in columns and name in names}
+    if is_arrow:
         import pyarrow
 
-        table = batch.rename_columns(list(renamed.values()))
+        table = batch.rename_columns([renamed[name] for name in names])
         for name, values in columns.items():
             # a column without values has no type, so that tables of batches can be concatenated
             table = table.append_column(name, pyarrow.array(values))
