@@ -20,7 +20,7 @@ from finetune.config.metric_properties import is_overall
 from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, written
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
-from finetune.config.values import Folds, require_count
+from finetune.config.values import Folds, require_count, shown_value
 from finetune.registry import install_command
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError, quantity
@@ -331,13 +331,12 @@ def score_lines(
 ) -> str:
     """Format the overall scores (not of single types) of each split, each with its baseline."""
     from finetune.evaluation.positive import metric_title
-    from finetune.reporting.rendering import format_score
 
     lines = []
     for split, values in metrics.items():
         overall = {name: value for name, value in values.items() if is_overall(name)}
         scores = "  ".join(
-            f"{metric_title(name, positive)} {format_score(v, name)}" for name, v in overall.items()
+            f"{metric_title(name, positive)} {shown_value(v)}" for name, v in overall.items()
         )
         lines.append(f"{split:>12}: {scores}")
         if baselines and split in baselines:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import math
 import re
 import types
 from collections.abc import Mapping
@@ -196,21 +195,21 @@ def is_numeric(value: Any) -> bool:
 
 
 def shown_value(value: Any) -> str:
-    """Format a value of a table: four decimals, or thousands separated by commas.
+    """Format a value of a table: whole numbers by their type, others with four decimals.
 
     A small value that would be 0.0000, such as a p-value, has two digits, unless it is a rounding
     error.
 
-    >>> shown_value(0.25), shown_value(1234.0), shown_value(0.0000123), shown_value(-1e-17)
-    ('0.2500', '1,234', '1.2e-05', '0.0000')
+    >>> shown_value(3.0), shown_value(1234), shown_value(0.0000123), shown_value(-1e-17)
+    ('3.0000', '1,234', '1.2e-05', '0.0000')
     """
     if value is None:
         return ""
     if not is_numeric(value):
         return str(value)
-    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) > 1):
-        return f"{value:,.0f}"
-    return f"{value:.2g}" if 1e-12 < abs(value) < 0.00005 else f"{value:z.4f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.2g}" if 1e-12 < abs(value) < 0.00005 else f"{value:z,.4f}"
 
 
 def text_encoding(name: str) -> str:

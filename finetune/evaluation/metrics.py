@@ -275,11 +275,11 @@ def score(tables: Tables, *, analysis: bool = False) -> dict[str, float]:
         if (metric.reported or (analysis and metric.analyzed)) and metric.applies(tables):
             if metric.weighted:
                 ones = np.ones((1, len(tables)))
-                scores[name] = float(metric.value(metric.counts(tables), ones)[0])
+                scores[name] = metric.value(metric.counts(tables), ones)[0].item()
                 continue
             if metric.counts not in sums:
                 sums[metric.counts] = total(metric.counts, tables)
-            scores[name] = float(metric.value(sums[metric.counts]))
+            scores[name] = metric.value(sums[metric.counts]).item()  # counts are whole numbers
     return scores | dict(tables.type.further_scores(tables))
 
 

@@ -17,7 +17,7 @@ the text or words to show, so that nothing has to read the data again:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -124,12 +124,7 @@ class Rows:
         return bool(example.inputs) and self.type.gold(example) is not None
 
 
-def gold_in(file: Rows, type: PredictionType) -> Rows:
-    """Read the examples and the gold in the rows of predictions, for predictions of a type."""
-    return gold_of(file.name, type, [type.gold_of_row(i, *row) for i, row in enumerate(file.rows)])
-
-
-def gold_of(name: str, type: PredictionType, examples: Sequence[Any]) -> Rows:
+def gold_of(name: str, type: PredictionType, examples: Iterable[Any]) -> Rows:
     """Make rows of examples with gold."""
     return Rows.of(name, type, [(example.where, example, example.key) for example in examples])
 
@@ -408,19 +403,18 @@ def _shared_gold(files: Sequence[Rows], type: PredictionType) -> Rows:
             f"{abbreviated([file.name for file in files], 2)}: no gold in it to compare with: name "
             "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
-    gold = gold_in(with_gold[0], type)
-    for file in with_gold[1:]:
-        with_values = file.type is with_gold[0].type
-        contents = _contents(gold, with_values)
-        further = _contents(gold_in(file, type), with_values)
-        if any(contents.get(id, content) != content for id, content in further.items()):
-            raise UserError(
-                f"{file.name} has other examples, or other gold, than {gold.name}: only "
-                "predictions for the same examples can be compared."
-            )
-    return gold
-
-
-def _contents(gold: Rows, with_values: bool) -> dict[Any, tuple[object, ...]]:
-    contents = ((e.inputs, gold.type.gold(e) if with_values else None) for _, e in gold.rows)
-    return dict(zip(gold.ids or range(len(gold.rows)), contents, strict=True))
+    first, *further = (
+        gold_of(f.name, type, (type.gold_of_row(i, *row) for i, row in enumerate(f.rows)))
+        for f in with_gold
+    )
+    examples = dict(zip(first.ids or range(len(first.rows)), first.rows, strict=True))
+    for file, gold in zip(with_gold[1:], further, strict=True):
+        same_type = file.type is with_gold[0].type
+        for id, row in zip(gold.ids or range(len(gold.rows)), gold.rows, strict=True):
+            one, other = examples.get(id, row)[1], row[1]
+            if one.inputs != other.inputs or (same_type and type.gold(one) != type.gold(other)):
+                raise UserError(
+                    f"{gold.name} has other examples, or other gold, than {first.name}: only "
+                    "predictions for the same examples can be compared."
+                )
+    return first

@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from finetune.evaluation.error_analysis import AROUND, TITLES, Analysis, ErrorCase, most_confident
 from finetune.evaluation.items import Tables
 from finetune.reporting.rendering import PageTable, clip
@@ -92,7 +90,7 @@ def error_examples(
             "deviation": None,
         }
         if run.type.in_words:
-            content["sentences"] = _highlighted(example, _span_sets(run, index), errors)
+            content["sentences"] = _highlighted(run, index, errors)
         else:
             is_question = isinstance(example, Question)
             texts = [example.text] if is_question or example.pair is None else example.texts()
@@ -105,29 +103,20 @@ def error_examples(
 
 
 def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, Any]:
-    rows = np.flatnonzero(run.items.example == index)
-    items, sides = run.items.take(rows), list[list[Any]]()
-    is_single = len(rows) == 1 and not isinstance(run.predicted[index], tuple)
-    of_item = run.type.sides(run, int(rows[0])) if run.type.sides and len(rows) == 1 else [None] * 2
-    for value, shown in zip((run.gold[index], run.predicted[index]), of_item, strict=True):
+    error, sides = errors[0], list[list[Any]]()
+    for value, shown in ((run.gold[index], error.gold), (run.predicted[index], error.predicted)):
         shown = shown["text"] if isinstance(shown, Mapping) else shown
         values = dict.fromkeys(value if isinstance(value, tuple) else [shown])
         sides.append([value for value in values if value not in ("", None)])
-    deviation = items.columns.get("deviation")
     ranked = run.predictions[index].ranked(run.examples[index])
+    has_size = run.items.has_sizes  # then an example has one item
     return {
         "gold": sides[0],
         "predicted": sides[1],
         "probabilities": [(clip(text, _MOST_CHARACTERS), p, mark) for text, p, mark in ranked],
-        "confidence": errors[0].confidence if is_single and items.correct < 1 else None,
-        "deviation": None if deviation is None else float(deviation[0]),
+        "confidence": None if isinstance(run.predicted[index], tuple) else error.confidence,
+        "deviation": float(run.items.columns["deviation"][index]) if has_size else None,
     }
-
-
-def _span_sets(run: Tables, index: int) -> tuple[set[Span], set[Span]] | None:
-    items = run.items.take(run.items.example == index)
-    gold, predicted = ({*side} - {None} for side in (items.gold, items.predicted))
-    return (gold, predicted) if all(isinstance(v, Span) for v in gold | predicted) else None
 
 
 def _reasons(
@@ -175,24 +164,26 @@ def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Par
 
 
 def _highlighted(
-    example: TokenExample, both: tuple[set[Span], set[Span]] | None, errors: Sequence[ErrorCase]
+    run: Tables, index: int, errors: Sequence[ErrorCase]
 ) -> list[tuple[str, list[Part]]]:
-    # all spans of gold and prediction; of plain tags, only wrong words
-    wrong = [
-        [Span(side["start"], side["end"], side["label"]) for side in sides if side]
+    # all spans of gold and prediction; of plain tags and relations, only wrong ones
+    example, items = run.examples[index], run.items.take(run.items.example == index)
+    gold, predicted = wrong = [
+        {Span(side["start"], side["end"], side["label"]) for side in sides if side}
         for sides in ([e.gold for e in errors], [e.predicted for e in errors])
     ]
-    gold, predicted = both or map(set, wrong)
-    correct = gold & predicted
+    all_values = [{*side} - {None} for side in (items.gold, items.predicted)]
+    if all(isinstance(value, Span) for side in all_values for value in side):
+        gold, predicted = all_values
     first, last = 0, len(example.words)
     if last > _MOST_WORDS:
         first = max(0, min(span.start for side in wrong for span in side) - AROUND)
         last = min(last, max(span.end for side in wrong for span in side) + AROUND)
         last = min(last, first + _MOST_WORDS)
     sentences = []
-    for side, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong")):
-        styles = {span: "right" if span in correct else style for span in sorted(spans)}
-        sentences.append((side, highlight(example, styles, first, last)))
+    for name, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong")):
+        styles = {s: "right" if s in gold & predicted else style for s in sorted(spans)}
+        sentences.append((name, highlight(example, styles, first, last)))
     return sentences
 
 

@@ -16,7 +16,7 @@ from finetune.config.values import shown_value
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.reporting.charts import chart
-from finetune.reporting.rendering import PageTable, Section, format_score, page_of
+from finetune.reporting.rendering import PageTable, Section, page_of
 from finetune.reporting.runs import load_runs
 from finetune.runtime.files import write_text
 from finetune.types import UserError
@@ -55,7 +55,7 @@ def write_search(search: Search, metrics: Mapping[str, Mapping[str, float]] | No
         scores = [f"{shown_value(best.value)} on validation"]
         for split, values in (metrics or {}).items():
             if search.metric in values and not split.startswith("validation"):
-                scores.append(f"{format_score(values[search.metric], search.metric)} on {split}")
+                scores.append(f"{shown_value(values[search.metric])} on {split}")
         lines = [
             f"Trial {best.number} of {len(trials)}: {search.metric} {', '.join(scores)}.",
             "The score on validation is the highest of several, so it is too high. Only a split "

@@ -133,7 +133,6 @@ def template_environment() -> Environment:
     )
     environment.filters |= {
         "value": shown_value,
-        "score": format_score,
         "json": functools.partial(json.dumps, ensure_ascii=False),
         "code": markdown_code,
         "sentence": markdown_text,
@@ -143,11 +142,6 @@ def template_environment() -> Environment:
     environment.globals["quantity"] = quantity
     environment.tests["numeric"] = is_numeric
     return environment
-
-
-def format_score(value: float, name: str) -> str:
-    """Format a metric: counts (``inner_gold``) as whole numbers, others with four decimals."""
-    return f"{value:,.0f}" if name.startswith("inner_") else shown_value(float(value))
 
 
 def markdown_code(value: Any) -> str:

@@ -28,7 +28,6 @@ from finetune.evaluation.significance import (
     estimate,
     observed_scores,
 )
-from finetune.reporting.rendering import format_score
 from finetune.types import UserError, abbreviated, quantity
 
 TOLERANCE = 1e-4
@@ -333,7 +332,7 @@ def summary_lines(model: ModelRuns) -> list[str]:
     value, low, high = score.estimate
     name = metric_title(score.metric, run.positive)
     lines = [
-        f"{score.split} {name} {format_score(value, score.metric)}, {1 - ALPHA:.0%} interval "
+        f"{score.split} {name} {value:.4f}, {1 - ALPHA:.0%} interval "
         f"{low:.4f} to {high:.4f} over {quantity(score.num_units, score.unit)}"
     ]
     if run.selection_note:

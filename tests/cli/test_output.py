@@ -50,7 +50,7 @@ def test_a_table_without_rows(capsys: pytest.CaptureFixture[str]):
 def test_cells():
     values = (0.12345, 1.0, 2.0, 12345.0, 2.5, 12345, None, "x", math.nan, math.inf, True)
     values += (0.0, 0.00004321, -1e-9, -1e-17)
-    expected = "0.1235 1.0000 2 12,345 2.5000 12,345  x nan inf True".split(" ")
+    expected = "0.1235 1.0000 2.0000 12,345.0000 2.5000 12,345  x nan inf True".split(" ")
     expected += ["0.0000", "4.3e-05", "-1e-09", "0.0000"]
     assert [shown_value(value) for value in values] == expected
 

@@ -18,8 +18,7 @@ import finetune
 from finetune.data.choices import CHOICES
 from finetune.data.splitting import hold_out
 from finetune.evaluation.baselines import baselines_of
-from finetune.evaluation.prediction_types import TYPES
-from finetune.evaluation.predictions import gold_in, read_predictions
+from finetune.evaluation.predictions import align_runs
 from finetune.preprocessing.batching import grouped, micro_batches, pack
 from finetune.tasks import load_task
 from finetune.tasks.choice import texts_of_choices
@@ -213,7 +212,7 @@ def test_damaged_gold_in_a_prediction_file(gold: Any, trained: Path, tmp_path: P
     lines = [json.dumps({**row, "id": index, "gold": own}) for index, own in enumerate((1, gold))]
     (tmp_path / "p.jsonl").write_text("\n".join(lines))
     with pytest.raises(UserError, match=r"p.jsonl:2: .*gold"):
-        gold_in(read_predictions(tmp_path / "p.jsonl"), TYPES["choice"])
+        align_runs([tmp_path / "p.jsonl"])
     shutil.copytree(trained, tmp_path / "run")
     (tmp_path / "run" / "predictions.test.jsonl").write_text("\n".join(lines))
     outcome = run("report", tmp_path / "run")
