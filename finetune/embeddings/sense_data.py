@@ -40,7 +40,6 @@ from finetune.evaluation.items import (
     count,
 )
 from finetune.evaluation.metrics import RATES, Metric, item_counts
-from finetune.evaluation.predictions import GoldSource
 from finetune.types import SenseTarget, TextPrediction, TokenExample, UserError
 
 _MARKED = re.compile(r"\*([^*\s](?:[^*]*[^*\s])?)\*")
@@ -239,8 +238,8 @@ def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarge
     return SenseTarget(0, 0, lemma, pos, _keys(gold), key, row.get("document"), where)
 
 
-def _read_gold(file: str | DataFile, source: GoldSource) -> list[SenseTarget]:
-    examples = _examples(_open(open_data(file, encoding=source.encoding)))
+def _read_gold(file: str, *, encoding: str, **columns: Any) -> list[SenseTarget]:
+    examples = _examples(_open(open_data(file, encoding=encoding)))
     return [target for example in examples for target in example.targets]
 
 

@@ -24,8 +24,6 @@ from finetune.evaluation.metrics import Metric, mean, means, name_of
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
-    from finetune.data.files import DataFile
-    from finetune.evaluation.predictions import GoldSource
     from finetune.evaluation.training_vocabulary import TrainingVocabulary
 
 TableRows = list[dict[str, Any]]
@@ -352,8 +350,8 @@ class PredictionType:
     tables: Callable[[Tables], Tables]
     """Adds to gold and predicted values the decisions, and what whole lists decide, such as the
     positive class; of files also labels, tag schemes or numbers."""
-    read_gold: Callable[[str | DataFile, GoldSource], Sequence[Any]]
-    """From a file to its examples with gold."""
+    read_gold: Callable[..., Iterable[Any]]
+    """From a file, and ``GoldSource.reading``, to its examples with gold."""
     gold_of_row: Callable[[int, str, _Row], Any]
     """From the index, the location and the content of a row to the example that it holds."""
     readings: Mapping[str, Callable[[Tables], Items]] = field(default_factory=dict)

@@ -37,14 +37,7 @@ from finetune.evaluation.prediction_types.spans import SPANS, with_spelled_spans
 from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder, saved_decisions
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
-from finetune.types import (
-    Example,
-    MaskedPrediction,
-    Prediction,
-    UserError,
-    abbreviated,
-    quantity,
-)
+from finetune.types import Example, MaskedPrediction, Prediction, UserError, abbreviated, quantity
 
 _Row = tuple[str, dict[str, Any], Any]
 """The ``file:line`` of a line of predictions, its JSON object, and its id or None."""
@@ -370,7 +363,7 @@ def _gold_and_vocabulary(
 ) -> tuple[Rows, TrainingVocabulary | None]:
     vocabulary = None
     if source.gold is not None:
-        gold = gold_of(source.gold, type, type.read_gold(source.gold, source))
+        gold = gold_of(source.gold, type, type.read_gold(source.gold, **source.reading))
     elif source.columns and source.train is None:
         role, name = next(iter(source.columns.items()))
         raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
@@ -383,7 +376,8 @@ def _gold_and_vocabulary(
             raise UserError(
                 f"--train {source.train}: it does not apply to {type.name}: leave it out."
             )
-        vocabulary = TrainingVocabulary.of(type.read_gold(source.train, source))
+        examples = list(type.read_gold(source.train, **source.reading))
+        vocabulary = TrainingVocabulary.of(examples)
     return gold, vocabulary
 
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from finetune.data import DataError
-from finetune.data.files import DataFile
 from finetune.evaluation.items import (
     Grouping,
     Items,
@@ -24,9 +23,6 @@ from finetune.evaluation.items import (
 from finetune.evaluation.metrics import Metric, item_counts, mean
 from finetune.evaluation.prediction_types.texts import bucket, buckets, text_of_row
 from finetune.types import MaskedPrediction, TextExample
-
-if TYPE_CHECKING:
-    from finetune.evaluation.predictions import GoldSource
 
 COUNTS = (0, 1, 10, 100, 1000, 10_000)
 """The first number of occurrences of each subgroup."""
@@ -57,7 +53,7 @@ def _next_sentence_counts(tables: Tables) -> np.ndarray:
     return np.array(rows, dtype=np.int64)
 
 
-def _read_gold(file: str | DataFile, source: GoldSource) -> Sequence[Any]:
+def _read_gold(file: str, **reading: Any) -> Sequence[Any]:
     raise DataError(
         "predictions of masked subwords hold their gold, which depends on the masks: use "
         "`finetune report --format table` or `compare` without a file of gold."

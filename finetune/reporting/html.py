@@ -25,11 +25,7 @@ from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA, adjust
 from finetune.reporting import charts
-from finetune.reporting.analysis import (
-    MOST_EXAMPLES,
-    analysis_tables,
-    error_examples,
-)
+from finetune.reporting.analysis import MOST_EXAMPLES, analysis_tables, error_examples
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import PageTable, Section, markup, page_of

@@ -18,14 +18,7 @@ import numpy as np
 from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.questions import QUESTIONS
-from finetune.evaluation.items import (
-    Grouping,
-    PredictionType,
-    Tables,
-    Wording,
-    count,
-    probability,
-)
+from finetune.evaluation.items import Grouping, PredictionType, Tables, Wording, count, probability
 from finetune.evaluation.metrics import ECE, Metric, mean, ratio
 from finetune.evaluation.prediction_types.squad import best_scores, exact_match, word_f1
 from finetune.evaluation.prediction_types.texts import (
@@ -195,7 +188,7 @@ ANSWERS = PredictionType(
     gold=gold_answers,
     parse=_parse,
     tables=_with_items,
-    read_gold=lambda file, source: list(QUESTIONS.stream(file, gold=True, **source.reading)),
+    read_gold=partial(QUESTIONS.stream, gold=True),
     gold_of_row=_question_of_row,
     groupings=_groupings,
     further_scores=_best_scores,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -12,12 +13,7 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.choices import CHOICES
-from finetune.evaluation.items import (
-    PredictionType,
-    Tables,
-    Wording,
-    probability,
-)
+from finetune.evaluation.items import PredictionType, Tables, Wording, probability
 from finetune.evaluation.metrics import ECE, Metric, mean, means
 from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
 from finetune.types import ChoicePrediction, ChoiceQuestion
@@ -84,7 +80,7 @@ CHOICE = PredictionType(
     gold=attrgetter("label"),
     parse=_parse,
     tables=_with_items,
-    read_gold=lambda file, source: list(CHOICES.stream(file, gold=True, **source.reading)),
+    read_gold=partial(CHOICES.stream, gold=True),
     gold_of_row=_question_of_row,
     groupings=lambda tables: {"text length": by_length(tables, "questions")},
     sides=_sides,

@@ -16,12 +16,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from finetune.data import DataError
-from finetune.data.files import DataFile
 from finetune.data.labels import canonical_names, convert_labels
 from finetune.data.texts import read_text_file
 from finetune.evaluation import hierarchy
@@ -54,15 +53,8 @@ from finetune.evaluation.metrics import (
 )
 from finetune.evaluation.positive import named_positive, positive_label
 from finetune.evaluation.prediction_types import votes
-from finetune.evaluation.prediction_types.texts import (
-    by_length,
-    decided_items,
-    text_of_row,
-)
+from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
 from finetune.types import TextExample, TextPrediction, UserError, quantity
-
-if TYPE_CHECKING:
-    from finetune.evaluation.predictions import GoldSource
 
 NO_LABEL = ""
 """The prediction for a blank text: no gold label agrees with it, and it is no class."""
@@ -72,8 +64,8 @@ _NUMBERS = {int, float}
 # --- Rows of files --------------------------------------------------------------------------------
 
 
-def _read_gold(file: str | DataFile, source: GoldSource) -> Sequence[TextExample]:
-    examples = list(read_text_file(file, **source.reading))
+def _read_gold(file: str, **reading: Any) -> Sequence[TextExample]:
+    examples = list(read_text_file(file, **reading))
     return convert_labels({"gold": examples}, typed=False)[0]["gold"]
 
 

@@ -40,11 +40,7 @@ from finetune.evaluation.metrics import (
     macro_f1,
     rates,
 )
-from finetune.evaluation.prediction_types.spans import (
-    check_words,
-    sentence_of_row,
-    sides_in_words,
-)
+from finetune.evaluation.prediction_types.spans import check_words, sentence_of_row, sides_in_words
 from finetune.types import Relation, RelationPrediction, TokenExample
 
 
@@ -134,7 +130,7 @@ RELATIONS = PredictionType(
     gold=attrgetter("relations"),
     parse=_parse,
     tables=_with_items,
-    read_gold=lambda file, source: read_gold(file, relations=True, **source.reading),
+    read_gold=partial(read_gold, relations=True),
     gold_of_row=sentence_of_row,
     readings={"untyped": _untyped},
     further_scores=f1_of_names,

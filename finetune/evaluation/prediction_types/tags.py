@@ -20,12 +20,7 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.tag_conversion import respelled
-from finetune.data.tag_schemes import (
-    convert_tags,
-    detect_scheme,
-    strict_spans,
-    tags_to_spans,
-)
+from finetune.data.tag_schemes import convert_tags, detect_scheme, strict_spans, tags_to_spans
 from finetune.data.tokens import read_token_file
 from finetune.evaluation.items import (
     Classes,
@@ -193,7 +188,7 @@ _SHARED: dict[str, Any] = {
     "gold": attrgetter("tags"),
     "parse": _parse,
     "tables": _as_scheme_says,
-    "read_gold": lambda file, source: list(read_token_file(file, **source.reading)),
+    "read_gold": read_token_file,
     "gold_of_row": sentence_of_row,
     "sides": sides_in_words,
 }
