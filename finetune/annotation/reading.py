@@ -137,6 +137,9 @@ def _hold_words(rows: Sequence[Row]) -> bool:
 
 
 def _of_texts(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Annotations:
+    predicted = any(_is_prediction(row.values) for row in rows)
+    if predicted and "label" not in columns:  # `score` is a probability
+        table.header = [name for name in table.header if name != "score"]
     make = texts.TextReader().choose(table, rows, columns, "read")
     named = "answer" in table.read.values()  # then its values are labels or texts
     kept, notes = (rows, []) if named else _without_skipped(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from finetune.data.dataset import WARNING, WITHOUT_LEAKS, Dataset
 from finetune.data.examples import BLANK, DAMAGED, Examples, indices_of
 from finetune.data.labels import variants, voted_names
+from finetune.data.questions import START_COLUMN, misplaced, too_many_misplaced
 from finetune.data.spans import (
     crossing_pairs,
     inner_spans,
@@ -32,6 +34,7 @@ from finetune.runtime.progress import progress_task
 from finetune.types import (
     ChoiceQuestion,
     Example,
+    Question,
     TokenExample,
     abbreviated,
     did_you_mean,
@@ -42,8 +45,6 @@ Level = Literal["error", "warning", "info"]
 _Splits = Mapping[str, Examples]
 MAX_LOCATIONS = 5
 """Most locations that a finding names."""
-MAX_BAD_ROWS = 100
-"""Most rows that cannot be read whose errors are listed."""
 SubwordCounter = Callable[[Sequence[Any]], Sequence[Any]]
 """Maps texts to the number of subwords of each, or lists of words to a list of numbers for each."""
 _NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
@@ -90,25 +91,26 @@ class Locations(NamedTuple):
         return cls(rows.locations(indices[:MAX_LOCATIONS]), len(indices))
 
 
-def _first_of(locations: Sequence[str], number: int, most: int) -> tuple[str, ...]:
-    more = (f"… and {number - most:,} more",) if number > most else ()
-    return (*locations[:most], *more)
-
-
 def _located(level: Level, check: str, message: str, locations: Locations) -> Iterator[Finding]:
     if locations.number:
-        shown = _first_of(locations.first, locations.number, MAX_LOCATIONS)
+        more = locations.number - len(locations.first)
+        shown = (*locations.first, *([f"… and {more:,} more"] if more else []))
         yield Finding(level, check, message, shown)
 
 
-def bad_rows(errors: Iterable[str]) -> list[Finding]:
-    """Make one finding of the errors of rows that cannot be read; none without errors."""
-    different = [*dict.fromkeys(errors)]
-    if not different:
-        return []
-    counted = quantity(len(different), "row cannot be read", "rows cannot be read")
-    shown = _first_of(different, len(different), MAX_BAD_ROWS)
-    return [Finding("error", "rows", counted, shown)]
+def bad_rows(errors: Iterable[str]) -> Iterator[Finding]:
+    """Make a finding for each cause of the errors of rows that cannot be read.
+
+    Errors have one cause if they differ in values, numbers and what is in parentheses alone.
+    """
+    by_cause: dict[str, list[str]] = {}
+    for error in dict.fromkeys(errors):
+        _, _, problem = error.partition(": ")
+        cause = re.sub(r"'[^']*'|\"[^\"]*\"|\([^)]*\)|\d+( \w+)?", "", problem)
+        by_cause.setdefault(cause, []).append(error)
+    for same in by_cause.values():
+        counted = quantity(len(same), "row cannot be read", "rows cannot be read")
+        yield from _located("error", "rows", counted, Locations.of(same))
 
 
 def render(findings: Iterable[Finding]) -> str:
@@ -157,6 +159,8 @@ def check_data(
     scheme = scheme_of(sum(tagged, Counter())) if len(tagged) == len(words) else None
     for split, rows in splits.items():
         checks.append(_content(split, rows))
+        if rows.example_type is Question:
+            checks.append(_questions(split, rows))
         if scheme is not None and (counts := transitions.get(split)):
             checks.append(_transitions(split, rows, scheme, counts))
         checks.append(_duplicates(split, rows))
@@ -385,6 +389,26 @@ def _content(split: str, rows: Examples) -> Iterator[Finding]:
     yield from _located("warning", "empty", message, empty)
     message = f"{split}: {quantity(damaged.number, 'example')} with U+FFFD, the mark of a lost "
     yield from _located("warning", "characters", f"{message}character", damaged)
+
+
+def _questions(split: str, rows: Examples) -> Iterator[Finding]:
+    reasons = list(misplaced(rows).values())
+    level: Level = "warning"
+    effect = "left out of training" if split == "train" else "scored by their text"
+    if split == "train" and too_many_misplaced(len(reasons), rows):
+        level = "error"
+        effect = "write each answer as it is in the context, with the number of its first "
+        effect += f"character there (`{START_COLUMN}`, from 0)"
+    message = f"{split}: {quantity(len(reasons), 'question')} without an answer in its place: "
+    yield from _located(level, "answers", message + effect, Locations.of(reasons))
+    firsts: dict[str | int, str] = {}
+    repeated = [
+        f"{where} ({key}, as {firsts[key]})"
+        for key, where in rows.columns("key", "where")
+        if key is not None and firsts.setdefault(key, where) != where
+    ]
+    message = f"{split}: {quantity(len(repeated), 'repeated id')}: predictions are scored by id"
+    yield from _located("warning", "ids", message, Locations.of(repeated))
 
 
 def _transitions(

@@ -181,7 +181,8 @@ def squad_rows(
 ) -> Iterator[Row]:
     """Yield the questions of a file of SQuAD with their context.
 
-    ``where`` is the location of the value. A question is found by its id: ``FILE:question ID``.
+    ``where`` is the location of the value. A question is located by its numbers from 1:
+    ``FILE:article 1 (TITLE), paragraph 2, question 3``.
     ``errors`` gets the errors of articles, paragraphs and questions; None raises the first.
     """
 
@@ -206,8 +207,5 @@ def squad_rows(
             questions = None if context is None else value_of(paragraph, "qas", inside)
             for index, question in enumerate(questions or (), 1):
                 here = f"{inside}, question {index}"
-                if value_of(question, "question", here) is None:
-                    continue
-                id = question.get("id")
-                location = f"{file}:question {id}" if id is not None else here
-                yield Row({"title": title, "context": context, **question}, location)
+                if value_of(question, "question", here) is not None:
+                    yield Row({"title": title, "context": context, **question}, here)

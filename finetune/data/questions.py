@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.data.dataset import DataError
+from finetune.data.examples import Examples
 from finetune.data.files import Row
 from finetune.data.json_files import json_cell
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
@@ -28,6 +29,8 @@ START_COLUMN = "answer_start"
 """The column with the first character of an answer that is a plain text."""
 IMPOSSIBLE_COLUMN = "is_impossible"
 """The column of SQuAD 2.0 that is true for questions without an answer."""
+MOST_MISPLACED = 0.1
+"""Largest fraction of the training questions whose answers may have no place in their contexts."""
 MOVED = "moved to the only place of the text in the context, as the offset was wrong"
 
 
@@ -54,15 +57,24 @@ def locate(text: str, start: int | None, context: str) -> Answer:
     return Answer(matches[0].start(), matches[0].group())
 
 
-def misplaced(example: Question) -> str:
-    """The reason why no answer of a question is found in its context; empty if one has."""
-    answers = example.answers or ()
-    if not answers or any(answer.start is not None for answer in answers):
-        return ""
-    text = answers[0].text
-    if re.search(r"\s+".join(map(re.escape, text.split())), example.pair or ""):
-        return f"the answer {text!r:.60} is several times in the context, and not at its offset"
-    return f"the answer {text!r:.60} is not in the context"
+def misplaced(questions: Sequence[Question]) -> dict[int, str]:
+    """Find questions none of whose answers has a place in the context: the reason by index."""
+    reasons = {}
+    for index, question in enumerate(questions):
+        answers = question.answers or ()
+        if not answers or any(answer.start is not None for answer in answers):
+            continue
+        text = answers[0].text
+        problem = "is not in the context"
+        if re.search(r"\s+".join(map(re.escape, text.split())), question.pair or ""):
+            problem = "is several times in the context, and not at its offset"
+        reasons[index] = f"{question.where}: the answer {text!r:.60} {problem}"
+    return reasons
+
+
+def too_many_misplaced(number: int, questions: Examples) -> bool:
+    """True if so many training questions with misplaced answers are an error of the data."""
+    return number > MOST_MISPLACED * sum(map(bool, questions.column("answers")))
 
 
 class QuestionReader(RowReader):

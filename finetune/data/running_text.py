@@ -38,8 +38,8 @@ class TextSource:
         A hub data set gives its training split.
         """
         if self.hub is not None:
-            for example in read_text(self.hub, pair=False, splits=["train"]).splits["train"]:
-                yield from filter(str.strip, example.text.split("\n"))
+            for example in read_text(self.hub, splits=["train"]).splits["train"]:
+                yield from filter(str.strip, "\n".join(example.texts()).split("\n"))
         for file in self.files:
             for text, _ in _texts(file, (), self.encoding):
                 yield from filter(str.strip, text.split("\n"))
@@ -84,8 +84,9 @@ def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[
             yield " ".join(sentence.words), sentence.where
         return
     named = column_map(columns)
-    for row in read_text_file(path, columns=named, pair=False, labels=False, encoding=encoding):
-        yield row.text, row.where
+    pair = False if named else None
+    for row in read_text_file(path, columns=named, pair=pair, labels=False, encoding=encoding):
+        yield "\n".join(row.texts()), row.where
 
 
 def sample_lines(lines: Iterable[str], most: int, seed: int = 0) -> list[str]:
@@ -117,7 +118,8 @@ def read_running_text(
         spec: A file, a folder, ``train=PATH,validation=PATH``, a hub data set, or sources such as
             ``en=PATH,de=PATH``. If files of a folder are named after splits (train.txt, test.txt),
             only these are read; else all files of the folder are training text.
-        columns: The column of the text if it has no usual name, as ``text=column``.
+        columns: The column of the text if it has no usual name, as ``text=column``. Without it,
+            both texts of pairs are read.
         encoding: Text encoding of the files.
         without_test: Whether to leave test splits unread.
 
@@ -142,7 +144,8 @@ def read_running_text(
             found = _of_files(source, splits[name], columns, without_test, notes)
         else:
             part, only = PartOf(source.hub, without_test), ["train"] if splits[name] else None
-            data = read_text(part, columns=column_map(columns), pair=False, splits=only)
+            pair = False if columns else None
+            data = read_text(part, columns=column_map(columns), pair=pair, splits=only)
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
             found = [(splits[name] or s, _of_rows(rows)) for s, rows in data.splits.items()]
@@ -167,7 +170,9 @@ def read_running_text(
 
 def _of_rows(rows: Examples) -> Iterator[_Document]:
     has_blank = not all(map(str.strip, rows.column("text")))
-    return _documents(rows.columns("text", "where"), separated=has_blank)
+    units = rows.columns("text", "pair", "where")
+    texts = ((f"{text}\n{pair}" if pair else text, where) for text, pair, where in units)
+    return _documents(texts, separated=has_blank)
 
 
 def _of_files(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from finetune.data.dataset import Dataset, WordsNotTexts
+from finetune.data.dataset import DataError, Dataset, WordsNotTexts
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, Row
 from finetune.data.labels import RawLabel, Votes, convert_labels, read_label, votes_notes
@@ -53,7 +53,8 @@ class TextReader(RowReader):
     """Reads texts, or pairs of texts, with their labels.
 
     Args:
-        pair: True requires a second text, False ignores one, None reads it if it exists.
+        pair: True requires a second text, None reads it if it exists. False refuses pairs unless
+            the user names the column of the text.
         mixed_labels: Whether splits may have labels of different types, such as names and numbers.
     """
 
@@ -72,7 +73,15 @@ class TextReader(RowReader):
             missing = MissingColumn(table, "text", "a text", "text")
             raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
         seconds = [second for first, second in PAIR_COLUMNS if first == text_column.lower()]
-        pair_column = table.find("pair", named, () if self.pair is False else seconds)
+        pair_column = table.find("pair", named, seconds)
+        if self.pair is False and pair_column is not None:
+            if "pair" in named or "text" not in named:
+                raise DataError(
+                    f"{table.name}: {text_column!r} and {pair_column!r} are pairs of texts, and "
+                    "single texts are read here: name the column to read, --columns "
+                    f"text={text_column}."
+                )
+            pair_column = None
         if pair_column is None and self.pair:
             raise MissingColumn(table, "pair", "the second text of a pair", "text_pair")
         labels = [n for n in LABEL_COLUMNS if by_name.get(n) not in (text_column, pair_column)]

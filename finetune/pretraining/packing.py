@@ -256,12 +256,13 @@ def read_running_documents(config: Any, source: Any) -> Dataset:
         return read_running_text(
             str(spec), columns=config.columns, encoding=config.encoding, without_test=without_test
         )
-    data = read_text(PartOf(spec, without_test), columns=column_map(config.columns), pair=False)
+    columns, pair = column_map(config.columns), False if config.columns else None
+    data = read_text(PartOf(spec, without_test), columns=columns, pair=pair)
     splits = {
         split: collected(
-            replace(row, text=text, label=None)
+            replace(row, text=text, pair=None, label=None)
             for row in rows
-            if (text := "\n".join(filter(str.strip, row.text.split("\n"))))
+            if (text := "\n".join(filter(str.strip, "\n".join(row.texts()).split("\n"))))
         )
         for split, rows in data.splits.items()
     }

@@ -18,8 +18,9 @@ import torch
 
 from finetune.config.tasks import QAConfig
 from finetune.data import Dataset
+from finetune.data.dataset import WARNING
 from finetune.data.preparation import with_gold
-from finetune.data.questions import QUESTIONS, misplaced
+from finetune.data.questions import QUESTIONS, misplaced, too_many_misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.prediction_types.answers import gold_answers
 from finetune.evaluation.prediction_types.squad import best_no_answer_threshold
@@ -45,8 +46,6 @@ from finetune.types import (
 
 FEWEST_QUESTIONS = 5
 """Least number of questions with and without an answer to choose a threshold on."""
-MOST_MISPLACED = 0.1
-"""Largest fraction of the training questions whose answers may have no place in their contexts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,32 +98,23 @@ class QuestionAnsweringTask(Task):
         """Drop questions without gold, and training questions whose answers have no place.
 
         Raises:
-            UserError: Train has no answers, or too many of them have no place.
+            UserError: Train has no answers.
         """
         missing = "gold answers: name their column, --columns answers=NAME."
         data = with_gold(data, "answers", "question", missing, "gold answers")
-        splits, notes = dict(data.splits), list(data.notes)
-        if "train" in splits and not any(splits["train"].column("answers")):
+        if (train := data.splits.get("train")) is None:
+            return data
+        if not any(train.column("answers")):
             raise UserError(f"{data.name}: no question of train has an answer: nothing to learn.")
-        for split, examples in splits.items():
-            reasons = list(map(misplaced, examples))
-            wrong = [index for index, reason in enumerate(reasons) if reason]
-            if not wrong:
-                continue
-            problem = f"{examples[wrong[0]].where}: {reasons[wrong[0]]}"
-            if more := wrong[1:]:
-                problem += f" (and so {quantity(len(more), 'other')} of {split})"
-            if split != "train":
-                notes.append(f"warning: {problem}: it is scored by its text")
-                continue
-            if len(wrong) > MOST_MISPLACED * sum(map(bool, examples.column("answers"))):
-                raise UserError(
-                    f"{problem}: write each answer as it is in the context, with the number of its "
-                    "first character there (`answer_start`, from 0)."
-                )
-            notes.append(f"warning: {problem}: left out of training")
-            splits[split] = examples.keep(not reason for reason in reasons)
-        return replace(data, splits=splits, notes=notes)
+        reasons = misplaced(train)
+        if not reasons or too_many_misplaced(len(reasons), train):  # then an error of the checks
+            return data
+        problem = next(iter(reasons.values()))
+        if number := len(reasons) - 1:
+            problem += f" (and so {quantity(number, 'other')} of train)"
+        note = f"{WARNING}{problem}: left out of training"
+        train = train.keep(index not in reasons for index in range(len(train)))
+        return replace(data, splits={**data.splits, "train": train}, notes=[*data.notes, note])
 
     @classmethod
     def derive(cls, config: QAConfig, data: Dataset) -> dict[str, Any]:

@@ -206,6 +206,13 @@ def test_predictions_become_suggestions(tmp_path):
         read_annotations(write_jsonl(tmp_path / "predictions.jsonl", [row]))
 
 
+def test_the_score_of_a_prediction_is_no_label(tmp_path):
+    row = {"id": 0, "text": "Fine.", "label": "x", "score": 0.9, "scores": {"x": 0.9, "y": 0.1}}
+    annotations = read_annotations(write_jsonl(tmp_path / "predictions.jsonl", [row]))
+    assert annotations.notes == [] and annotations.rows[0].example.label == "x"
+    assert annotations.rows[0].others == {"score": 0.9}
+
+
 RELATED = {
     "id": "r",
     "text": "Ann-Lee lives in Oslo",

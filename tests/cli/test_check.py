@@ -183,38 +183,63 @@ BAD = {
             + "\n"
             for n in range(400)
         ),
-        200,
+        [200],
         "spans.jsonl:2: span 0 to 99 (PER)",
     ),
     "rows.jsonl": (
         '{"text": "a b", "label": "x"}\n{"text": \n[]\n{"text": []}\n' * 2,
-        6,
+        [2, 2, 2],
         "3: a row",
     ),
-    "a.csv": ("text,label\na,x\nb\nc,y\ntext,label\nd,x,y\n", 3, "a.csv:5: the header again"),
-    "a.conll": ("a\tO\nb\n\nc\tO\nd\t\te\n", 2, "a.conll:5: 3 columns where 2"),
+    "a.csv": (
+        "text,label\na,x\nb\nc,y\ntext,label\nd,x,y\n",
+        [2, 1],
+        "a.csv:5: the header again",
+    ),
+    "a.conll": ("a\tO\nb\n\nc\tO\nd\t\te\n", [2], "a.conll:5: 3 columns where 2"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("task", [False, True])
-def test_every_bad_row_is_listed(name: str, task: bool, tmp_path: Path):
-    content, number, location = BAD[name]
+def test_bad_rows_are_listed_by_cause(name: str, task: bool, tmp_path: Path):
+    content, numbers, location = BAD[name]
     (path := tmp_path / name).write_text(content, "utf-8")
     words = "spans" in name or "conll" in name
     outcome = run("check", path, *(["--task", "ner" if words else "classify"] if task else []))
     assert outcome.code == 1 and not outcome.err, outcome.err
-    assert f"error    rows        {number} rows cannot be read\n" in outcome.out
     assert location in outcome.out
-    assert (number < 100) or "at … and 100 more" in outcome.out
-    listed = json.loads(run("check", path, "--json").out)
-    assert listed[-1]["check"] == "rows" and len(listed[-1]["locations"]) == min(number, 101)
+    listed = [f for f in json.loads(run("check", path, "--json").out) if f["check"] == "rows"]
+    for finding, number in zip(listed, numbers, strict=True):
+        assert finding["message"].startswith(f"{number} row")
+        assert len(finding["locations"]) == min(number, 6)
+        assert number < 6 or finding["locations"][-1] == f"… and {number - 5} more"
+
+
+def test_questions_without_their_answers_and_repeated_ids_are_located(tmp_path: Path):
+    def question(id: str, text: str) -> dict:
+        return {"id": id, "question": "who", "answers": [{"text": text, "answer_start": 0}]}
+
+    questions = [question(f"q{n}", "Anna") for n in range(20)]
+    questions += [question("q0", "Anna"), question("x", "Rome")]
+    paragraph = {"context": "Anna saw Oslo", "qas": questions}
+    squad = {"data": [{"title": "t", "paragraphs": [paragraph]}]}
+    (path := tmp_path / "a.json").write_text(json.dumps(squad))
+    outcome = run("check", path, "--task", "qa").ok()
+    at = f"{path}:article 1 (t), paragraph 1, question"
+    assert "train: 1 repeated id:" in outcome.out and f"{at} 21 (q0, as {at} 1)" in outcome.out
+    assert "train: 1 question without an answer in its place: left out of" in outcome.out
+    assert f"at {at} 22: the answer 'Rome' is not in the context" in outcome.out
+    paragraph["qas"] = questions[-3:]
+    path.write_text(json.dumps(squad))
+    outcome = run("check", path, "--task", "qa")
+    assert outcome.code == 1 and "write each answer as it is in the context" in outcome.out
 
 
 def test_bad_rows_are_listed_where_no_row_is_left(tmp_path: Path):
     (path := tmp_path / "a.jsonl").write_text('{"text": \n{"text": []}\n', "utf-8")
     outcome = run("check", path)
-    assert outcome.code == 1 and "2 errors" in outcome.out, outcome.out
+    assert outcome.code == 1 and "3 errors" in outcome.out, outcome.out
     assert "a.jsonl:1: not valid JSON" in outcome.out and "split is empty" in outcome.out
 
 

@@ -30,6 +30,15 @@ def test_impossible_sampling(sizes: list[int], alpha: float):
         sampling_probabilities(sizes, alpha)
 
 
+def test_both_texts_of_pairs_are_read_unless_one_is_named(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"premise": "One.", "hypothesis": "Two."}\n')
+    assert lines(path) == [("a", ["One.", "Two."])]
+    for columns, text in (((), "One.\nTwo."), (["text=hypothesis"], "Two.")):
+        (document,) = read_running_text(str(path), columns=columns).splits["train"]
+        assert (document.text, document.where) == (text, f"{path}:1")
+
+
 def lines(spec: object, **options: str) -> list[tuple[str, list[str]]]:
     return [(source.name, list(source.lines())) for source in text_sources(str(spec), **options)]
 

@@ -182,7 +182,9 @@ def test_naming_columns(read):
 def test_pair_or_not(read, error):
     rows = jsonl({"premise": "a", "hypothesis": "b", "label": "c"})
     assert train(read("a.jsonl", rows)) == [("a", "b", "c")]
-    assert train(read("a.jsonl", rows, pair=False)) == [("a", None, "c")]
+    single = {"pair": False, "columns": {"text": "premise"}}
+    assert train(read("a.jsonl", rows, **single)) == [("a", None, "c")]
+    assert "name the column to read, --columns text=premise" in error("a.jsonl", rows, pair=False)
     message = error("b.jsonl", jsonl({"text": "a", "label": "c"}), pair=True)
     assert "no column is known to hold the second text of a pair" in message
     assert "columns found: text, label" in message and "--columns pair=NAME" in message
@@ -354,7 +356,8 @@ def test_streaming_files(tmp_path):
     ]
     rows = jsonl({"premise": "x", "hypothesis": "y", "label": 1})
     assert stream("b.jsonl", rows) == [(0, "x", "y", "1")]
-    assert stream("b.jsonl", rows, pair=False) == [(0, "x", None, "1")]
+    named = {"pair": False, "columns": {"text": "hypothesis"}}
+    assert stream("b.jsonl", rows, **named) == [(0, "y", None, "1")]
     assert stream("a.csv", "text,label\nx,0.5\n") == [(0, "x", None, "0.5")]
     assert stream("a.tsv", "no header here\nsecond\n")[0] == (0, "no header here", None, None)
     assert stream("a.tsv", "x\ty\n", columns={"text": "0", "pair": "1"}) == [(0, "x", "y", None)]

@@ -21,6 +21,7 @@ FILES = {
     "TAGS": EXAMPLES / "ner" / "test.conll",
     "SENSES": EXAMPLES / "senses",
     "NLI": EXAMPLES / "nli",
+    "PAIR": EXAMPLES / "nli" / "test.jsonl",
     "SINGLE": EXAMPLES / "sentiment",
     "TEST": f"test={EXAMPLES / 'senses' / 'test.jsonl'}",
 }
@@ -39,6 +40,7 @@ REFUSED = {
         "--text a --out none/x.npy": "its folder does not exist",
         "--file a.rows.jsonl --out a.npy": "would overwrite the input a.rows.jsonl",
         "--file TAGS": "holds words, not texts: add --unit word or",
+        "--file PAIR": "are pairs of texts, and single texts are read here: name the column",
     },
     "similarity MODEL": {
         "": "needs either --data, or --text and --pair",

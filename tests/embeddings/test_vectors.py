@@ -90,3 +90,11 @@ def test_command_embed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = run("embed", fx.checkpoint(), *words).ok().rows
     assert (first["units"], second["units"]) == (["a", "man"], [])
     assert first["offsets"] == [[0, 1], [2, 5]]
+
+
+def test_a_named_column_of_pairs_is_embedded(tmp_path: Path) -> None:
+    pairs = [{"premise": "a man", "hypothesis": "a dog"}]
+    options = ("--file", write_jsonl(tmp_path / "pairs.jsonl", pairs), "--columns")
+    for column, text in pairs[0].items():
+        (row,) = run("embed", fx.checkpoint(), *options, f"text={column}").ok().rows
+        assert row["units"] == [text]

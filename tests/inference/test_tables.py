@@ -80,6 +80,7 @@ def test_words_of_tables(workdir: Path) -> None:
         ([*TICKETS, "a text"], "'a text' is not a dict"),
         (["a text", TICKETS[0]], "neither a text nor a pair of texts"),
         ([{"Note": "x"}], "--columns text=NAME"),
+        ([{"text": "a", "text_pair": "b"}], "'text' and 'text_pair' are pairs of texts, and sin"),
         (iter([{"Ticket": "x"}]), "list_iterator is not a table"),
     ],
 )
