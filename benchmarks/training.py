@@ -42,7 +42,7 @@ from benchmarks.synthetic import LIKE, Words
 from finetune.data import Dataset
 from finetune.data.examples import Examples
 from finetune.models.dropout import fast_dropout
-from finetune.models.graphs import FEWEST_STEPS, SIGHTINGS, replayed_training
+from finetune.models.graphs import FEWEST_STEPS, SIGHTINGS, replayed_passes
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import load_config, load_weights, quiet
 from finetune.models.shapes import RowShape
@@ -167,7 +167,7 @@ def seconds_of_steps(
         return [RowShape.of(group) for group in groups]
 
     encoder, num_steps = head.encoder, FEWEST_STEPS if replayed else 0
-    replaying = replayed_training(encoder, shapes, num_steps)
+    replaying = replayed_passes(encoder, shapes, num_steps)
     with memory_kept(), fast_dropout(head), replaying:
         warm = batches[:WARM_STEPS] if encoder.graphs is None else [*batches] * SIGHTINGS
         take_steps(warm)

@@ -21,7 +21,7 @@ from accelerate.utils import gather_object
 
 from finetune.config.tasks import default_max_tokens
 from finetune.models.encoder import Encoder
-from finetune.models.graphs import replayed_predictions
+from finetune.models.graphs import replayed_passes
 from finetune.models.master_weights import casting
 from finetune.models.shapes import RowShape
 from finetune.preprocessing.batching import grouped, pack
@@ -183,7 +183,7 @@ def forward_passes(
         return group, result
 
     of_groups = map(lengths.__getitem__, groups)
-    replaying = replayed_predictions(
+    replaying = replayed_passes(
         encoder, lambda: [RowShape(int(of.sum()), len(of), int(of.max())) for of in of_groups]
     )
     in_precision = casting(model, precision, device)

@@ -78,7 +78,8 @@ def attend(
     """
     if layout is None:
         raise UserError(f"{type(module).__name__} got a packed row without its layout")
-    query, key = query.to(value.dtype), key.to(value.dtype)  # rotations use float32 under autocast
+    if query.dtype != value.dtype:  # rotations use float32 under autocast
+        query, key = query.to(value.dtype), key.to(value.dtype)
     if (times := query.shape[1] // key.shape[1]) > 1:
         key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
     num_tokens = layout.num_tokens
@@ -94,9 +95,9 @@ def attend(
     call = PackedCall(layout, dropout, scaling, sliding_window)
     if _flash_supports(query):
         compute = _flash
-    elif query.device.type != "cpu":
+    elif not query.is_cpu and len(layout.groups) == 1:
         return _padded(query, key, value, call), None
-    elif dropout > 0 or layout.max_seqlen <= SHORT:
+    elif query.is_cpu and (dropout > 0 or layout.max_seqlen <= SHORT):
         compute = _by_products
     else:
         compute = _grouped
@@ -106,7 +107,7 @@ def attend(
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    # [T, A, D] three times -> [T, A, D], for a CPU
+    # [T, A, D] three times -> [T, A, D]
     order, outputs = call.layout.row_order(query.shape[1]), []
     for group, rows in order.split(*order.to_groups(query, key, value)):
         queries, keys, values = (row.unflatten(0, (group.size, -1)) for row in rows)
@@ -116,17 +117,14 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
 
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
-    # [1, A, T, D] three times -> [1, T, A, D], with few operators
-    order, outputs = call.layout.row_order(1), []
-    padded = torch.cat([query, key, value]).index_select(2, order.sources)  # [3, A, G, D]
-    sizes = [group.size * group.longest for group in order.groups]
-    for group, rows in zip(order.groups, padded.split(sizes, 2), strict=True):
-        shape = (group.size, group.longest)
-        queries, keys, values = rows.unflatten(2, shape).transpose(1, 2)
-        output = _dense(queries, keys, values, group, call)
-        outputs.append(output.transpose(1, 2).flatten(0, 1))  # [size * L, A, D]
-    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return joined.index_select(0, order.positions)[None]
+    # [1, A, T, D] three times -> [1, T, A, D] for a single group, with few operators
+    (group,), (_, num_heads, _, size) = call.layout.groups, query.shape
+    positions = call.layout.cached("positions", lambda: group.positions(call.layout.num_tokens))
+    rows = torch.cat([query, key, value]).index_select(2, group.tokens.view(-1))  # [3, A, G, D]
+    rows = rows.view(3, num_heads, group.size, group.longest, size).transpose(1, 2)
+    query, key, value = rows.unbind()  # to index would add up three gradients of all
+    output = _dense(query, key, value, group, call).transpose(1, 2)
+    return output.flatten(0, 1).index_select(0, positions)[None]
 
 
 def _dense(query: Tensor, key: Tensor, value: Tensor, group: Group, call: PackedCall) -> Tensor:

@@ -120,6 +120,8 @@ class Encoder(nn.Module):
         self.packed = not self.padding_reason
         self.graphs: EncoderGraphs | None = None
         """Runs the passes of packed rows, from CUDA graphs where it can; None: they run plainly."""
+        self.prediction_graphs: EncoderGraphs | None = None
+        """Those of the last predictions, for rows of similar sizes."""
         self.checkpointable: list[Any] = [
             module for module in model.modules() if hasattr(module, "gradient_checkpointing")
         ]

@@ -67,10 +67,15 @@ class _Flat:
         torch._foreach_copy_(self.masters, [weight.data for weight in self.weights])
         self.working, self.gradient = self.master.bfloat16(), torch.zeros_like(self.master)
         self.gradients = self.views(self.gradient)
-        self.empty: set[int] | None = None
-        """The weights without a gradient in this step; None before the first gradient."""
+        self.filled: set[int] = set()
+        """The weights with a gradient in this step."""
         for weight, half in zip(self.weights, self.views(self.working), strict=True):
             weight.data = half
+
+    @property
+    def empty(self) -> list[int]:
+        """The weights without a gradient in this step."""
+        return [number for number in range(len(self.weights)) if number not in self.filled]
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """The parts of a flat tensor, in the shapes of the weights."""
@@ -146,33 +151,26 @@ class MasterWeights:
 
     def add_gradients(self) -> None:
         """Move the gradients of the working weights to the float32 gradients, which add up."""
-        new, more = list[tuple[Tensor, Tensor]](), list[tuple[Tensor, Tensor]]()
+        new: tuple[list[Tensor], list[Tensor]] = [], []
+        more: tuple[list[Tensor], list[Tensor]] = [], []
         for flat in self._flats:
-            pairs = {
-                number: (flat.gradients[number], weight.grad)
-                for number, weight in enumerate(flat.weights)
-                if weight.grad is not None
-            }
-            if pairs and flat.empty is None:
-                new += pairs.values()
-                flat.empty = {*range(len(flat.weights))} - pairs.keys()
-                for number in flat.empty:
-                    flat.gradients[number].zero_()
-            elif flat.empty is not None:
-                more += pairs.values()
-                flat.empty -= pairs.keys()
-        if new:
-            torch._foreach_copy_([target for target, _ in new], [gradient for _, gradient in new])
-        if more:
-            torch._foreach_add_([target for target, _ in more], [gradient for _, gradient in more])
-        for weight in self.working:
-            weight.grad = None
+            for number, weight in enumerate(flat.weights):
+                if weight.grad is not None:
+                    targets, gradients = more if number in flat.filled else new
+                    targets.append(flat.gradients[number])
+                    gradients.append(weight.grad)
+                    flat.filled.add(number)
+                    weight.grad = None
+        if new[0]:
+            torch._foreach_copy_(*new)
+        if more[0]:
+            torch._foreach_add_(*more)
 
     def gradients_of_step(self) -> list[Tensor]:
         """All gradients of the step, in flat tensors with 0 for weights without one."""
         for flat in self._flats:
-            if flat.empty is None:
-                flat.gradient.zero_()
+            if empty := [flat.gradients[number] for number in flat.empty]:
+                torch._foreach_zero_(empty)
         plain = [weight.grad for weight in self._plain if weight.grad is not None]
         return [*(flat.gradient for flat in self._flats), *plain]
 
@@ -181,10 +179,10 @@ class MasterWeights:
         """Give the optimizer the gradients of the step; then write new weights to the model."""
         before = []
         for flat in self._flats:
-            flat.master.grad = None if flat.empty is None else flat.gradient
-            masters = [flat.masters[number] for number in flat.empty or ()]
+            flat.master.grad = flat.gradient if flat.filled else None
+            masters = [flat.masters[number] for number in flat.empty if flat.filled]
             before += [(master, master.clone()) for master in masters]
-            flat.empty = None
+            flat.filled.clear()
         yield
         for master, values in before:
             master.copy_(values)

@@ -48,6 +48,12 @@ class Group(NamedTuple):
         """L, the number of columns."""
         return self.tokens.shape[1]
 
+    def positions(self, num_tokens: int) -> Tensor:
+        """The index of each token of the packed row among the padded tokens of this group."""
+        tokens = self.tokens.where(self.valid, num_tokens).view(-1)
+        numbers = torch.arange(len(tokens), device=tokens.device)
+        return numbers.new_empty(num_tokens + 1).scatter_(0, tokens, numbers)[:-1]
+
     def attention_mask(self, sliding_window: int | None, device: torch.device) -> Tensor | None:
         """Build a mask broadcastable to [size, A, L, L], True where a query attends to a key.
 

@@ -1,12 +1,19 @@
-"""The passes of an encoder on rows of one shape, and CUDA graphs of them."""
+"""The passes of an encoder on rows of one shape, recorded as CUDA graphs and replayed.
+
+Recorded passes read and write tensors that stay in place. They share one pool of memory, so that
+only one of them may wait for its backward pass.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from finetune.models.dropout import same_modes
 from finetune.models.shapes import RowShape
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Action = Callable[[], None]
+WRONG_FILLERS = "filling sequences change the states of others"
 
 
 class CudaRecorder:
@@ -24,6 +32,10 @@ class CudaRecorder:
 
     random: Any = torch.cuda
     """The module with the random state of the device."""
+    failure = ""
+    """Why recordings cannot be used; empty if they can."""
+    waiting: weakref.ref[Any] | None = None
+    """The node of autograd of a replayed pass, which waits for its backward pass."""
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
@@ -66,77 +78,82 @@ class PassKey(NamedTuple):
     autocast: tuple[bool, torch.dtype]
 
 
-class WrongFillersError(RuntimeError):
-    """Filling sequences change the states of others."""
-
-
-class Passes:
+class Recording:
     """The passes of a shape, over new leaves of autograd on the memory of the weights.
 
     Leaves of other autograd graphs that still live would tie a recording to another stream.
+
+    Args:
+        encoder: The encoder.
+        key: The key of the passes.
+        trained: The weights with a gradient, by name.
+        row: The first row of the shape. Replays write others over a copy of it.
     """
 
-    def __init__(self, encoder: Encoder, key: PassKey, trained: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, encoder: Encoder, key: PassKey, trained: Mapping[str, nn.Parameter], row: Batch
+    ) -> None:
         self.encoder, self.key = encoder, key
-        self.leaves = {
-            name: weight.detach().requires_grad_()
-            for name, weight in (trained.items() if key.has_gradients else ())
-        }
-        self.used = dict(self.leaves)
-        """The leaves with a gradient."""
+        self.row = replace(row.each(torch.clone), lengths=(), targets={}, host=None)
+        weights = trained if key.has_gradients else {}
+        self.leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+        self.used = dict(weights)
+        """The weights that have a gradient here."""
         self.live: list[Tensor] = []
         """The last states, with their autograd graph."""
         self.above: list[Tensor] = []
         """The gradients of the states."""
+        self.gradients: dict[nn.Parameter, Tensor] = {}
+        self.anchor = torch.zeros((), device=row.input_ids.device, requires_grad=bool(weights))
 
     def states(self, row: Batch, shape: RowShape | None) -> list[Tensor]:
-        """Compute the last hidden states [T, H] of a row, and those of layers."""
+        """Compute the last hidden states [T, H] of a row, and those of layers.
+
+        The first row is one of the shape.
+        """
         device, (enabled, dtype) = row.input_ids.device.type, self.key.autocast
         # a cast that autocast keeps would be memory of the recording
         casting = torch.autocast(device, dtype, enabled=enabled, cache_enabled=False)
         with torch.set_grad_enabled(self.key.has_gradients), casting:
-            return self.encoder.packed_states(
+            states = self.encoder.packed_states(
                 row, self.key.layers, shape=shape, weights=self.leaves
             )
+        self.above = self.above or [torch.randn_like(state.detach()) for state in states]
+        return states
 
-    def forward(self, row: Batch) -> list[Tensor]:
-        """Compute the states, and keep their autograd graph for ``backward``."""
-        self.live[:] = self.states(row, self.key.shape)
-        if not self.above:
-            self.above = [torch.randn_like(state, requires_grad=False) for state in self.live]
+    def forward(self) -> list[Tensor]:
+        """Compute the states of the row, and keep their autograd graph for ``backward``."""
+        self.live = self.states(self.row, self.key.shape)
         return [state.detach() for state in self.live]
 
     def backward(self) -> list[Tensor]:
-        """Compute the gradients of the weights in ``used``, given those of the states."""
-        return self.gradients(self.live, self.above) if self.key.has_gradients else []
-
-    def gradients(self, states: Sequence[Tensor], above: Sequence[Tensor]) -> list[Tensor]:
         """Compute the gradients of the weights in ``used``, which then leaves out the others."""
-        pairs = [pair for pair in zip(states, above, strict=True) if pair[0].requires_grad]
-        outputs, outer = zip(*pairs, strict=True)
-        leaves = list(self.used.values())
+        if not self.key.has_gradients:
+            return []
+        outputs = [state for state in self.live if state.requires_grad]
+        pairs = zip(self.live, self.above, strict=True)
+        above = [gradient[: len(state)] for state, gradient in pairs if state.requires_grad]
+        leaves = [self.leaves[name] for name in self.used]
         gradients = torch.autograd.grad(
-            outputs, leaves, outer, retain_graph=True, allow_unused=True
+            outputs, leaves, above, retain_graph=True, allow_unused=True
         )
         named = zip(self.used.items(), gradients, strict=True)
-        self.used = {name: leaf for (name, leaf), gradient in named if gradient is not None}
+        self.used = {name: weight for (name, weight), gradient in named if gradient is not None}
         return [gradient for gradient in gradients if gradient is not None]
 
-    def require_equal_without_fillers(self, batch: Batch, row: Batch) -> None:
-        """Compare passes without dropout: rounding is all that fillers may change.
+    def require_equal_without_fillers(self, batch: Batch) -> None:
+        """Compare passes without dropout: rounding is all that fillers may change in a batch.
 
-        Raises WrongFillersError if they change more.
+        Raises RuntimeError if they change more.
         """
-        model, num_tokens = self.encoder.model, len(batch.input_ids)
         results = []
-        with same_modes(model):
-            model.eval()
-            for call, shape in ((batch, None), (row, self.key.shape)):
-                states = [state[:num_tokens] for state in self.states(call, shape)]
-                above = [gradient[:num_tokens] for gradient in self.above]
-                gradients = self.gradients(states, above) if self.key.has_gradients else []
-                results.append((states, gradients))
-        (states, gradients), (filled_states, filled_gradients) = results
+        with same_modes(self.encoder.model):
+            self.encoder.model.eval()
+            for row, shape in ((self.row, self.key.shape), (batch, None)):
+                states = self.states(row, shape)
+                self.live = [state[: len(batch.input_ids)] for state in states]
+                results.append(([state.detach() for state in self.live], self.backward()))
+        (filled_states, filled_gradients), (states, gradients) = results
         enabled, dtype = self.key.autocast
         tolerance = 2 * torch.finfo(dtype if enabled else states[0].dtype).eps ** 0.5
         equal = [
@@ -146,7 +163,86 @@ class Passes:
         if gradients:
             equal.append(_distance(filled_gradients, gradients) <= tolerance * _norm(gradients))
         if not torch.stack(equal).all():
-            raise WrongFillersError("filling sequences change the states of others")
+            raise RuntimeError(WRONG_FILLERS)
+
+    def record(self, recorder: CudaRecorder, gradients: dict[nn.Parameter, Tensor]) -> None:
+        """Record the passes, and compare them with the plain ones.
+
+        ``gradients`` are the tensors that hold the gradients of all recordings; missing ones are
+        added. Raises RuntimeError if a replayed pass differs.
+        """
+        self.recorder, random_state = recorder, recorder.random.get_rng_state()
+
+        def plain() -> list[Tensor]:
+            recorder.random.set_rng_state(random_state)
+            return self.forward() + self.backward()
+
+        first, second = recorder.warm_up(plain), recorder.warm_up(plain)
+        for weight in self.used.values():
+            gradients.setdefault(weight, torch.empty_like(weight))
+            self.gradients[weight] = gradients[weight]
+        buffers = list(self.gradients.values())
+
+        def backward() -> list[Tensor]:
+            if buffers:
+                torch._foreach_copy_(buffers, self.backward())
+            return []
+
+        self.keep_gradients()
+        self.replay_forward, self.results = recorder.record(self.forward)
+        self.replay_backward, _ = recorder.record(backward)
+        self.live.clear()  # its memory is free for the next recording
+        recorder.random.set_rng_state(random_state)
+        self.replay_forward()
+        self.replay_backward()
+        _require_equal([*self.results, *buffers], first, second)
+
+    def keep_gradients(self) -> None:
+        """Copy gradients of earlier passes, which the next replay would overwrite."""
+        for weight, buffer in self.gradients.items():
+            if weight.grad is buffer:
+                weight.grad = buffer.clone()
+
+    def replay(self, row: Batch, num_tokens: int) -> list[Tensor]:
+        """Compute the states of another row, and cut the fillers off."""
+        for tensor, new in zip(_tensors(self.row), _tensors(row), strict=True):
+            tensor.copy_(new)
+        return list(_Replay.apply(self.anchor, self, num_tokens))  # type: ignore[no-untyped-call]
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, anchor: Tensor, recording: Recording, num_tokens: int
+    ) -> tuple[Tensor, ...]:
+        recording.replay_forward()
+        context.recording, recording.recorder.waiting = recording, weakref.ref(context)
+        # no caller keeps memory that the next pass overwrites
+        return tuple([state[:num_tokens].clone() for state in recording.results])
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        recording, recorder = context.recording, context.recording.recorder
+        if recorder.waiting is None or recorder.waiting() is not context:
+            raise RuntimeError("a replayed pass has one backward pass, before the next replay")
+        recorder.waiting = None
+        for above, gradient in zip(recording.above, gradients, strict=True):
+            above[: len(gradient)].copy_(gradient)
+            above[len(gradient) :].zero_()
+        recording.keep_gradients()
+        recording.replay_backward()
+        if earlier := [weight for weight in recording.gradients if weight.grad is not None]:
+            buffers = [recording.gradients[weight] for weight in earlier]
+            torch._foreach_add_(buffers, [weight.grad for weight in earlier])
+        for weight, buffer in recording.gradients.items():
+            weight.grad = buffer
+        return None, None, None
+
+
+def _tensors(row: Batch) -> list[Tensor]:
+    tensors = [row.input_ids, row.position_ids, row.cu_seqlens]
+    return tensors if row.token_type_ids is None else [*tensors, row.token_type_ids]
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -159,13 +255,10 @@ def _distance(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
     return _norm([new.float() - old.float() for new, old in zip(tensors, others, strict=True)])
 
 
-def require_equal_tensors(
+def _require_equal(
     replayed: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor]
 ) -> None:
-    """Raise RuntimeError unless a replayed pass equals two equal plain ones.
-
-    The plain passes differ if a kernel adds in any order; the replayed one may then differ, too.
-    """
+    # plain passes differ if a kernel adds in any order; the replayed one may then differ, too
     if all(map(torch.equal, first, second)):
         equal = all(map(torch.equal, replayed, first))
     else:

@@ -36,7 +36,7 @@ from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import chunks, full_precision, predict
 from finetune.inference.predictor import Predictor
 from finetune.models.fewer_layers import save_with_layers, spread_layers
-from finetune.models.graphs import replayed_predictions
+from finetune.models.graphs import replayed_passes
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.master_weights import cast_weights, casting
@@ -155,7 +155,7 @@ class DistillationLoss(RunLoss):
             self.rows = {id: row for row, id in enumerate(ids)}
         else:
             rows = partial(data.row_shapes, teacher.model.texts_per_sequence)
-            opened.enter_context(replayed_predictions(teacher.model.encoder, rows))
+            opened.enter_context(replayed_passes(teacher.model.encoder, rows))
 
     def _unlabeled(self, encoding: str, first_id: int) -> Iterator[list[Example]]:
         state = self.task.state

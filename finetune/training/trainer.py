@@ -26,7 +26,7 @@ from finetune.models.adapters import (
 )
 from finetune.models.dropout import fast_dropout, same_modes
 from finetune.models.encoder import checkpointed_layers
-from finetune.models.graphs import replayed_training
+from finetune.models.graphs import replayed_passes
 from finetune.models.master_weights import MasterWeights
 from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.runtime.launch import on_main_process
@@ -189,9 +189,8 @@ def _train(  # noqa: C901 (the whole course is in one place)
         for scorer in scorers.values():
             scorer.masters, encoder = masters, scorer.model.encoder
             shapes = partial(scorer.data.row_shapes, scorer.model.texts_per_sequence)
-            restored.enter_context(
-                replayed_training(encoder, shapes, schedule.num_steps, reporter.log)
-            )
+            replaying = replayed_passes(encoder, shapes, schedule.num_steps, reporter.log)
+            restored.enter_context(replaying)
 
         # restore or begin
         state = TrainerState(tasks={name: scorer.progress for name, scorer in scorers.items()})

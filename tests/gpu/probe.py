@@ -23,7 +23,7 @@ from transformers import RobertaConfig, RobertaForSequenceClassification
 
 from finetune.config.tasks import TrainConfig
 from finetune.models import attention
-from finetune.models.graphs import FEWEST_STEPS, replayed_training, use_of_graphs
+from finetune.models.graphs import FEWEST_STEPS, replayed_passes, use_of_graphs
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.packing import PackedCall, PackedLayout
 from finetune.models.shapes import RowShape
@@ -223,7 +223,7 @@ def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:
         step([batch], weight=1.0, lr_factor=1.0)
 
     sizes = [RowShape.of(batch) for batch in batches]
-    shapes = replayed_training(head.encoder, lambda: sizes, FEWEST_STEPS)
+    shapes = replayed_passes(head.encoder, lambda: sizes, FEWEST_STEPS)
     with shapes if replayed else contextlib.nullcontext():
         if replayed:
             for batch in batches * 2:

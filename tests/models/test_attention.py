@@ -215,9 +215,12 @@ def test_one_padded_group_as_on_a_gpu(
     weight = torch.randn(1, sum(lengths), 2, 8, dtype=dtype, device=device)
     for is_one_group in (False, True):
         layout = layout_of(lengths, device)
+        call = PackedCall(layout, 0.0, None, window)
         if is_one_group:
             layout.groups = (layout.all_padded(),)
-        output = attention._padded(*rows, PackedCall(layout, 0.0, None, window))
+            output = attention._padded(*rows, call)
+        else:
+            output = attention._grouped(*(row[0].transpose(0, 1) for row in rows), call)[None]
         results.append([output, *torch.autograd.grad((output * weight).sum(), rows)])
     for mine, other in zip(*results, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=error)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from finetune.models.families import FAMILIES
 from finetune.models.graphs import EncoderGraphs
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.packing import PackedCall
-from finetune.models.recording import Passes, PassKey
+from finetune.models.recording import PassKey, Recording
 from finetune.models.shapes import MULTIPLE, RowShape, RowShapes, best_sizes, with_fillers
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
@@ -298,7 +297,7 @@ def test_one_sentence_and_the_same_numbers_without_recordings(
     encoder, said = encoder_of(), list[str]()
     plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2), None)
     found, run = steps(encoder, seeds(1, 2), recorder, report=said.append)
-    assert said == [f"CUDA graphs are not used: {reason}"] and run.reason == reason
+    assert said == [f"CUDA graphs are not used: {reason}"] and recorder.failure == reason
     assert not run.recordings and all(map(torch.equal, plain, found))
 
 
@@ -459,11 +458,11 @@ def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
     encoder = Encoder(tiny.model(family, dropout=0.1).to(DEVICE).train())
     batch = batch_of(1, encoder.model)
     key = PassKey(RowShape(160, 16, 24), (1,), True, True, (False, torch.float32))
-    passes = Passes(encoder, key, encoder.trained_parameters())
-    row = replace(with_fillers(batch, key.shape).to(DEVICE), lengths=())
+    row = with_fillers(batch, key.shape).to(DEVICE)
+    recording = Recording(encoder, key, encoder.trained_parameters(), row)
     with finding_waits() as waits:
-        passes.forward(row)
-        assert len(passes.backward()) > 10
+        recording.forward()
+        assert len(recording.backward()) > 10
     assert not waits, "\n".join(waits)
 
 
@@ -492,12 +491,11 @@ def test_predictions_are_replayed_and_evaluations_find_their_recordings_again() 
         )
         return [result for _, result in found]
 
-    first, run = passes(), encoder.graphs
-    assert run is not None and run.shapes is None and run.recordings, "off outside of predictions"
+    first, run = passes(), encoder.prediction_graphs
+    assert encoder.graphs is None and run is not None, "off outside of predictions"
     recordings = dict(run.recordings)
     second = passes()
-    assert run.recordings == recordings, "the same recordings serve the next evaluation"
-    encoder.graphs = None
+    assert encoder.prediction_graphs is run and run.recordings == recordings != {}, "kept"
     plain = encoder(pack(made)).detach().numpy()
     rows = np.argsort(lengths, kind="stable")
     ends = np.cumsum(lengths)
@@ -507,17 +505,18 @@ def test_predictions_are_replayed_and_evaluations_find_their_recordings_again() 
     assert copy.deepcopy(encoder).graphs is None
 
 
+@pytest.mark.usefixtures("graphs_on_cpu")
 def test_calls_of_other_sizes_each_time_record_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording serves three calls at least: explanations of texts differ in their sizes."""
     monkeypatch.setattr(graphs, "SIGHTINGS", 3)
     encoder = encoder_of(p=0.0).eval()
-    encoder.graphs = EncoderGraphs(encoder, recorder=Pool(), report=pytest.fail)
     batches = [batch_of(1, encoder.model), batch_of(2, encoder.model, sequences=2)]
     for batch in batches * 4:
-        encoder.graphs.shapes = encoder.graphs.shapes_of_predictions([RowShape.of(batch)])
-        with torch.no_grad():
+        rows = [RowShape.of(batch)]
+        with graphs.replayed_passes(encoder, rows.copy), torch.no_grad():
             encoder(batch)
-    assert not encoder.graphs.recordings
+        run = encoder.prediction_graphs
+        assert run is not None and run.seen.total() == 1 and not run.recordings
 
 
 @pytest.mark.usefixtures("graphs_on_cpu")
@@ -527,7 +526,7 @@ def test_predictions_in_single_precision_have_no_shapes(monkeypatch: pytest.Monk
     encoder = encoder_of(p=0.0).eval()
     trained = encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
     batch = batch_of(1, encoder.model)
-    with graphs.replayed_predictions(encoder, lambda: [RowShape.of(batch)]), torch.no_grad():
+    with graphs.replayed_passes(encoder, lambda: [RowShape.of(batch)]), torch.no_grad():
         encoder(batch)
     assert encoder.graphs is trained and not trained.recordings
 
@@ -587,15 +586,15 @@ attention._flash_supports, attention._flash = lambda query: True, attend
 graphs.FEWEST_STEPS, graphs.SIGHTINGS = 0, 1
 graphs.DEVICE = "cpu"
 graphs.new_recorder = Pool if sys.argv.pop(1) == "replayed" else lambda: None
-record = graphs.EncoderGraphs._record
+record = graphs.Recording.record
 
 
 def noted(*arguments):
     os.write(2, b"recorded\\n")  # all processes but the first print nothing
-    return record(*arguments)
+    record(*arguments)
 
 
-graphs.EncoderGraphs._record = noted
+graphs.Recording.record = noted
 runpy.run_module("finetune", run_name="__main__")
 """
 
@@ -628,7 +627,7 @@ def test_passes_that_are_turned_off_or_few_run_plainly(
     monkeypatch.setattr(graphs, "CudaRecorder", Pool)
     monkeypatch.setenv("FINETUNE_CUDA_GRAPHS", variable)
     encoder = encoder_of()
-    with graphs.replayed_training(encoder, lambda: [RowShape(96, 8, 24)], steps):
+    with graphs.replayed_passes(encoder, lambda: [RowShape(96, 8, 24)], steps):
         encoder(batch_of(1, encoder.model, 4))
         assert graphs.use_of_graphs(encoder) == use
     assert encoder.graphs is None
@@ -656,7 +655,7 @@ def test_the_passes_of_a_teacher_are_replayed_as_predictions(
             distillation.fit_student(
                 task, data, config, folder, Reporter(quiet=True), teacher, weights, layers=1
             )
-        recordings = teacher.model.encoder.graphs.recordings
+        recordings = teacher.model.encoder.prediction_graphs.recordings
         assert bool(recordings) == (recorder is Pool)
         assert not any(key.training or key.has_gradients for key in recordings)
         runs.append((folder.last / "model.safetensors").read_bytes())
@@ -669,13 +668,13 @@ def test_several_tasks_are_equal_with_and_without_recordings(
 ) -> None:
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
     monkeypatch.setattr(graphs, "DEVICE", "cpu")
-    record, trained, runs = EncoderGraphs._record, list[Encoder](), []
+    record, trained, runs = Recording.record, list[Encoder](), []
 
-    def watched(self: EncoderGraphs, recorder: Any, key: PassKey, *rows: Batch) -> Any:
-        trained.extend([self.encoder] if key.has_gradients else [])
-        return record(self, recorder, key, *rows)
+    def watched(self: Recording, *arguments: Any) -> None:
+        trained.extend([self.encoder] if self.key.has_gradients else [])
+        record(self, *arguments)
 
-    monkeypatch.setattr(EncoderGraphs, "_record", watched)
+    monkeypatch.setattr(Recording, "record", watched)
     recipe = load_multitask(write_recipe(tmp_path, tagged="tag"), epochs=1)
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
