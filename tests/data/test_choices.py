@@ -13,44 +13,29 @@ from finetune.data.choices import CHOICES
 from finetune.types import ChoiceQuestion, TextExample
 from tests.small_data import write_jsonl
 
+CHOICE = {"text": "x", "label": "1"}
 FORMS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     "ours": (
         {"id": "q7", "context": "It rains.", "question": "Why?", "choices": ["a", "b"], "label": 1},
         ("It rains.", "Why?", ("a", "b"), 1),
     ),
     "RACE": (
-        {
-            "example_id": "high1.txt",
-            "article": "A long text.",
-            "answer": "C",
-            "question": "It is said that _ .",
-            "options": ["one", "two", "three", "four"],
-        },
-        ("A long text.", "It is said that _ .", ("one", "two", "three", "four"), 2),
+        {"article": "Text.", "answer": "C", "question": "It _ .", "options": ["a", "b", "c"]},
+        ("Text.", "It _ .", ("a", "b", "c"), 2),
     ),
     "SWAG": (
-        {
-            "video-id": "anet_1",
-            "startphrase": "A man sits. He",
-            "sent1": "A man sits.",
-            "sent2": "He",
-            "gold-source": "gold",
-            **{f"ending{n}": f"end {n}" for n in range(4)},
-            "label": 3,
-        },
-        ("A man sits.", "He", ("end 0", "end 1", "end 2", "end 3"), 3),
+        {"sent1": "A man sits.", "sent2": "He", "ending0": "a", "ending1": "b", "label": 1},
+        ("A man sits.", "He", ("a", "b"), 1),
     ),
     "HellaSwag": (
         {
-            "ind": 4,
-            "activity_label": "Roof",
-            "ctx_a": "A man sits on a roof.",
+            "ctx_a": "A man",
             "ctx_b": "",
-            "ctx": "A man sits on a roof.",
-            "endings": ["he jumps", "he sings"],
+            "ctx": "A man",
+            "endings": ["jumps", "sings"],
             "label": "1",
         },
-        ("A man sits on a roof.", None, ("he jumps", "he sings"), 1),
+        ("A man", None, ("jumps", "sings"), 1),
     ),
     "DREAM": (
         {
@@ -64,20 +49,18 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     ),
     "COPA": (
         {
-            "premise": "The man fell.",
-            "choice1": "He slipped.",
-            "choice2": "He slept.",
+            "premise": "He fell.",
+            "choice1": "Ice.",
+            "choice2": "Sun.",
             "question": "cause",
-            "idx": 0,
             "label": 0,
         },
-        ("The man fell.", "What was the cause of this?", ("He slipped.", "He slept."), 0),
+        ("He fell.", "What was the cause of this?", ("Ice.", "Sun."), 0),
     ),
     "CommonsenseQA": (
         {
             "id": "x",
             "question": "Where is it?",
-            "question_concept": "it",
             "choices": {"label": ["A", "B", "C"], "text": ["here", "there", "gone"]},
             "answerKey": "B",
         },
@@ -85,13 +68,10 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     ),
     "ARC": (
         {
-            "question": {
-                "stem": "Which?",
-                "choices": [{"text": "x", "label": "1"}, {"text": "y", "label": "2"}],
-            },
+            "question": {"stem": "Which?", "choices": [CHOICE, CHOICE | {"label": "2"}]},
             "answerKey": "2",
         },
-        ("", "Which?", ("x", "y"), 1),
+        ("", "Which?", ("x", "x"), 1),
     ),
     "WinoGrande": (
         {"sentence": "Ann, but _ won.", "option1": "Ann", "option2": "Bea", "answer": "2"},
@@ -99,14 +79,14 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     ),
     "Social IQa": (
         {
-            "context": "Ann fell.",
+            "context": "She.",
             "question": "Why?",
-            "answerA": "ice",
-            "answerB": "sun",
-            "answerC": "joy",
+            "answerA": "a",
+            "answerB": "b",
+            "answerC": "c",
             "label": "1",
         },
-        ("Ann fell.", "Why?", ("ice", "sun", "joy"), 0),
+        ("She.", "Why?", ("a", "b", "c"), 0),
     ),
     "numbers": (
         {"question": "1 + 1", "choices": [3, 2, 1], "answer": "2"},
@@ -116,10 +96,13 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
         {"question": "1 + 1", "choices": [3, 1, 2], "label": "2"},
         ("", "1 + 1", ("3", "1", "2"), 2),
     ),
-    "no gold": (
-        {"question": "Who?", "choices": ["a", "b"], "label": -1},
-        ("", "Who?", ("a", "b"), None),
-    ),
+    **{
+        f"no gold: {label!r}": (
+            {"question": "Who?", "choices": ["a", "b"], "label": label},
+            ("", "Who?", ("a", "b"), None),
+        )
+        for label in (-1, None, "")
+    },
 }
 
 
@@ -205,9 +188,3 @@ def test_choices_are_part_of_the_content() -> None:
     other = ChoiceQuestion(0, "", "Who?", 0, choices=("me", "them"))
     assert one.texts() == ["", "Who?", "me", "you"] != other.texts()
     assert fingerprint({"train": [one]}) != fingerprint({"train": [other]})
-
-
-def test_rows_without_gold_are_read(tmp_path: Path) -> None:
-    rows = [ROW, {**ROW, "label": None}, {**ROW, "label": ""}]
-    data = CHOICES.read(str(write_jsonl(tmp_path / "train.jsonl", rows)))
-    assert [each.label for each in data.splits["train"]] == [0, None, None]

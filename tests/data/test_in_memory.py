@@ -37,13 +37,11 @@ def as_datasets(rows: list[dict]) -> Any:
 
 def as_arrays(rows: list[dict]) -> Any:
     """What pandas reads from a Parquet file with lists."""
-    return [
-        {
-            name: np.array(v) if isinstance(v, list) and isinstance(v[0], str) else v
-            for name, v in row.items()
-        }
-        for row in rows
-    ]
+
+    def is_words(value: Any) -> bool:
+        return isinstance(value, list) and isinstance(value[0], str)
+
+    return [{n: np.array(v) if is_words(v) else v for n, v in row.items()} for row in rows]
 
 
 @pytest.mark.parametrize("convert", [list, as_pandas, as_polars, as_datasets, as_arrays])

@@ -55,13 +55,6 @@ def saved(folder: Path) -> str:
     return str(folder / "saved")
 
 
-def tagged(*tags: str) -> Write:
-    """43 sentences, each with one of the ``tags``, in turn."""
-    chosen = [tags[i % len(tags)].split() for i in range(43)]
-    words = ([f"w{j}" for j in range(len(own))] for own in chosen)
-    return lines([{"tokens": w, "tags": t} for w, t in zip(words, chosen, strict=True)])
-
-
 WITHOUT_WORDS = [{"tokens": ["x"] * n, "tags": ["B-A"] * n} for n in [1, 0, 2, 3, 1, 0, 2] * 6]
 """Some have no words, so that chunks differ in size."""
 CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
@@ -74,7 +67,6 @@ CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
         lines(["text,label", *["a,x"] * 9, '"b" c,x', *["d,y"] * 9, '"e" f,x'], "train.csv"),
         "",
     ),
-    "words": (read_tokens, tagged("B-A I-A O", "O"), ""),
     "left out": (read_tokens, lines(WITHOUT_WORDS), "without words skipped"),
     "squad": (
         QUESTIONS.read,

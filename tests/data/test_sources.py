@@ -66,9 +66,8 @@ def test_folder_reads_split_files_and_ignores_the_rest(tmp_path):
     validation = ["validation_matched", "validation_mismatched"]
     assert list(dataset.splits) == ["train", *validation, "test"]
     assert dataset.name == tmp_path.name
-    assert dataset.splits["train"][0] == TextExample(
-        0, "fine film", None, "pos", f"{tmp_path / 'train.jsonl.gz'}:1"
-    )
+    where = f"{tmp_path / 'train.jsonl.gz'}:1"
+    assert dataset.splits["train"][0] == TextExample(0, "fine film", None, "pos", where)
 
 
 def test_two_files_of_a_split_are_an_error_but_packed_twins_and_shards_are_not(tmp_path):
@@ -164,17 +163,13 @@ def test_columns_of_later_files_are_noted(tmp_path):
     found = read_text(f"train={tmp_path}")
     assert [(e.text, e.label) for e in found.splits["train"]] == [("x", "p"), ("y", "q")]
     (note,) = (note for note in found.notes if "not read" in note)
-    assert note.endswith(
-        "b.csv: columns that " + f"{tmp_path / 'a.csv'} does not have are not read: stars"
-    )
+    columns = f"columns that {tmp_path / 'a.csv'} does not have are not read: stars"
+    assert note.endswith(f"b.csv: {columns}")
 
 
 def test_files_that_do_not_fit_together(tmp_path):
-    for name, content in (
-        ("a.csv", "text,label\nx,y\n"),
-        ("b.csv", "x,y\n"),
-        ("c.conll", "Ann B-PER\n"),
-    ):
+    contents = {"a.csv": "text,label\nx,y\n", "b.csv": "x,y\n", "c.conll": "Ann B-PER\n"}
+    for name, content in contents.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=r"a\.csv names its columns and .*b\.csv does not"):
         read_text(f"train={tmp_path / 'a.csv'}+{tmp_path / 'b.csv'}")
@@ -231,9 +226,8 @@ def test_splits_that_repeat_each_other_are_to_be_chosen(tmp_path):
     with pytest.raises(DataError, match="3 of 3 rows of train_2020 are also in the others: choose"):
         read_text(parts)
     folder = tmp_path / "tweets"
-    datasets.DatasetDict(
-        {name: datasets.Dataset.from_list(rows) for name, rows in parts.items()}
-    ).save_to_disk(folder)
+    tables = {name: datasets.Dataset.from_list(rows) for name, rows in parts.items()}
+    datasets.DatasetDict(tables).save_to_disk(folder)
     with pytest.raises(DataError, match=r"choose with --data tweets,train=train_2020"):
         read_text(str(folder))
     found = read_text(f"{folder},train=train_2021+train_2020,test=test_2021")
@@ -300,12 +294,8 @@ def test_hub_names():
 
 def test_folders_of_save_to_disk(tmp_path):
     datasets = pytest.importorskip("datasets")
-    features = datasets.Features(
-        {
-            "tokens": datasets.List(datasets.Value("string")),
-            "ner_tags": datasets.List(datasets.ClassLabel(names=["O", "B-PER", "I-PER"])),
-        }
-    )
+    words, tags = datasets.Value("string"), datasets.ClassLabel(names=["O", "B-PER", "I-PER"])
+    features = datasets.Features({"tokens": datasets.List(words), "ner_tags": datasets.List(tags)})
     values = {"tokens": [["Ann", "Lee", "ran"]], "ner_tags": [[1, 2, 0]]}
     one = datasets.Dataset.from_dict(values, features=features)
     one.save_to_disk(tmp_path / "one")
@@ -347,14 +337,9 @@ def test_input_type_of(tmp_path):
 
 
 def test_importing_data_imports_no_heavy_library():
-    code = (
-        "import sys, finetune.data; "
-        "print([m for m in ('torch', 'datasets', 'pandas', 'numpy') if m in sys.modules])"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"
+    heavy = {"torch", "datasets", "pandas", "numpy"}
+    code = f"import sys, finetune.data; assert {heavy}.isdisjoint(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_example_data_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

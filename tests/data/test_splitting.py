@@ -38,9 +38,7 @@ def test_folds_have_equal_sizes_and_shares_of_labels():
 
 
 def test_the_same_text_is_in_one_fold():
-    rows = texts(
-        *[(("Text  %d" if i % 2 else "text %d") % (i // 2), "ab"[i % 2]) for i in range(60)]
-    )
+    rows = texts(*[(("A  %d" if i % 2 else "a %d") % (i // 2), "ab"[i % 2]) for i in range(60)])
     folds = assign_folds(rows, 3)
     assert folds[::2] == folds[1::2]
     assert len(set(folds)) == 3
@@ -92,9 +90,8 @@ def test_hold_out_keeps_fractions_of_labels_and_needs_no_seed():
 
 def test_equal_texts_are_on_one_side():
     """Before, every tenth row was held out: over half of validation was in train too."""
-    rows = texts(
-        *[(("Ｔext  %d" if i % 3 else "text %d") % (i % 250), "ab"[i % 2]) for i in range(1000)]
-    )
+    names = [("Ｔext  %d" if i % 3 else "text %d") % (i % 250) for i in range(1000)]
+    rows = texts(*[(name, "ab"[i % 2]) for i, name in enumerate(names)])
     train, validation = held(rows)
     assert set(map(normalized_texts, train)).isdisjoint(map(normalized_texts, validation))
     assert 90 <= len(validation) <= 110
@@ -104,10 +101,9 @@ def test_equal_texts_are_on_one_side():
 
 
 def test_hold_out_of_several_labels_tags_spans_and_numbers():
+    names = ((2, "b"), (3, "c"), (50, "d"))
     several = [
-        TextExample(
-            i, str(i), None, tuple(n for k, n in ((2, "b"), (3, "c"), (50, "d")) if i % k == 0)
-        )
+        TextExample(i, str(i), None, tuple(name for k, name in names if i % k == 0))
         for i in range(300)
     ]
     assert counts(held(several)[1]) == {"b": 15, "c": 10, "d": 1, "-": 10}

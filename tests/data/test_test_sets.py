@@ -63,12 +63,8 @@ def test_a_run_scores_each_test_set(tmp_path: Path):
     outcome = run(*arguments)
     assert outcome.code == 0, outcome.err
     metrics = json.loads((out / "metrics.json").read_text())
-    assert [name for name in metrics if "leaks" not in name] == [
-        "validation",
-        "test",
-        "test_de",
-        "test_fr",
-    ]
+    scored = [name for name in metrics if "leaks" not in name]
+    assert scored == ["validation", "test", "test_de", "test_fr"]
     assert "test_fr accuracy: expected 0.5 ± 0.5" in outcome.out
     assert len((out / "predictions.test_de.jsonl").read_text().splitlines()) == 7
     assert "test_de: 7 examples of other" in outcome.err

@@ -60,9 +60,8 @@ def test_formats(read, name, content):
 
 def test_parquet_with_class_names(tmp_path):
     datasets = pytest.importorskip("datasets")
-    features = datasets.Features(
-        {"text": datasets.Value("string"), "labels": datasets.List(datasets.ClassLabel(names="ab"))}
-    )
+    labels = datasets.List(datasets.ClassLabel(names="ab"))
+    features = datasets.Features({"text": datasets.Value("string"), "labels": labels})
     values = {"text": ["x", "y"], "labels": [[0, 1], []]}
     datasets.Dataset.from_dict(values, features=features).to_parquet(tmp_path / "train.parquet")
     dataset = read_text(str(tmp_path))
@@ -203,9 +202,7 @@ def test_wrong_columns(error):
     assert "no column is known to hold a text; columns found: foo, bar. Name it:" in message
     message = error("a.tsv", "good\tnot known\nbad\tstill not\n")
     assert "no header with known names; its first row: 0: 'good', 1: 'not known'" in message
-    assert (
-        "--columns text=0 (its number from 0; if that row is a header, its name: text=N" in message
-    )
+    assert "text=0 (its number from 0; if that row is a header, its name: text=N" in message
 
 
 # --- labels ----------------------------------------------------------------------------------
@@ -342,11 +339,8 @@ def test_streaming_files(tmp_path):
         path.write_text(content)
         return [(e.id, e.text, e.pair, e.label) for e in read_text_file(path, **options)]
 
-    assert stream("a.txt", "one\n\nthree\n") == [
-        (0, "one", None, None),
-        (1, "", None, None),
-        (2, "three", None, None),
-    ]
+    expected = [(i, text, None, None) for i, text in enumerate(("one", "", "three"))]
+    assert stream("a.txt", "one\n\nthree\n") == expected
     assert stream("a.txt", "one\ttab\n") == [(0, "one\ttab", None, None)]
     assert stream("a.txt", "Great, review\n") == [(0, "Great, review", None, None)]
     assert stream("a.txt", "premise\thypothesis\nx\ty\n") == [(0, "x", "y", None)]
@@ -423,9 +417,8 @@ def test_labels_and_headers_that_cannot_be_meant(error, content, words):
 
 
 def test_numbers_of_splits_in_two_spellings(tmp_path):
-    (tmp_path / "train.jsonl").write_text(
-        jsonl({"text": "a", "label": 0}, {"text": "b", "label": 1})
-    )
+    rows = jsonl({"text": "a", "label": 0}, {"text": "b", "label": 1})
+    (tmp_path / "train.jsonl").write_text(rows)
     (tmp_path / "test.jsonl").write_text(jsonl({"text": "c", "label": 1.0}))
     with pytest.raises(DataError, match=r"test.jsonl:1: label 1.0 where .*train.jsonl:1 has 0"):
         read_text(str(tmp_path))

@@ -74,9 +74,8 @@ def test_votes_and_plain_labels_may_be_mixed(tmp_path: Path) -> None:
     ],
 )
 def test_bad_votes_name_file_and_line(label: Any, problem: str, tmp_path: Path) -> None:
-    path = write_jsonl(
-        tmp_path / "a.jsonl", [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
-    )
+    rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
     with pytest.raises(DataError, match=f"a.jsonl:2: {problem}.*: write the number of votes"):
         read_text(str(path))
 

@@ -16,11 +16,8 @@ def test_workbooks(tmp_path):
     book.create_sheet("notes")
     book.save(tmp_path / "train.xlsx")
     dataset = read_text(str(tmp_path))
-    assert [(e.text, e.label) for e in dataset.splits["train"]] == [
-        ("a", "x"),
-        ("b", "y"),
-        ("c", None),
-    ]
+    rows = [(e.text, e.label) for e in dataset.splits["train"]]
+    assert rows == [("a", "x"), ("b", "y"), ("c", None)]
     assert dataset.splits["train"][1].where.endswith("train.xlsx:row 4")
     assert "only the first sheet, 'Sheet', is read, not 'notes'" in dataset.notes
     (tmp_path / "train.xlsx").write_bytes(b"no workbook")
