@@ -116,7 +116,7 @@ class Examples(Sequence[Any]):
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._make() if self.is_large else iter(self._from(0))
+        return self._make() if self._table is not None else iter(self._from(0))
 
     def _make(self) -> Iterator[Any]:
         return map(self.example_type, *map(self.column, self.example_type.__match_args__))

@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from finetune.data import examples as holder
 from finetune.data.dataset import DataError
 from finetune.data.files import ReadOptions, Row
 from finetune.data.tables import Table, class_names, parquet_rows
@@ -273,10 +274,6 @@ def saved_tables(folder: Path) -> dict[str, Table]:
     return dataset_tables(loaded, str(folder))
 
 
-_UNIT = 1024
-"""Number of rows of a data set that are read at a time."""
-
-
 def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     """Make the tables of a loaded ``DatasetDict``, with the names of classes."""
     tables = {}
@@ -288,8 +285,8 @@ def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
 
 
 def _rows(rows: Any, name: str) -> Iterator[Row]:
-    for start in range(0, len(rows), _UNIT):
-        batch = rows[start : start + _UNIT]
+    for start in range(0, len(rows), holder.CHUNK):
+        batch = rows[start : start + holder.CHUNK]
         for number, row in enumerate(zip(*batch.values(), strict=True), start + 1):
             yield Row(dict(zip(batch, row, strict=True)), f"{name}:{number}")
 

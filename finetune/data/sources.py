@@ -220,10 +220,11 @@ def open_splits(
     source = resolve(spec)
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
-        paths = {split: source.files[split] for split in chosen}
-        tables = {split: _opened(paths[split], open_file, None, encoding) for split in chosen}
-        formats = {format_of(files[0]) or "plain" for files in paths.values()}
-        opened = OpenSource(source.name, tables, "+".join(sorted(formats)))
+        files = [source.files[split] for split in chosen]
+        tables = (_opened(paths, open_file, None, encoding) for paths in files)
+        formats = {format_of(paths[0]) or "plain" for paths in files}
+        splits = dict(zip(chosen, tables, strict=True))
+        opened = OpenSource(source.name, splits, "+".join(sorted(formats)))
     elif text_encoding(encoding) != UTF_8:
         raise DataError(f"{source.name}: --encoding {encoding}: only files have an encoding.")
     else:
@@ -245,9 +246,17 @@ def _open_tables(source: Source, wanted: Sequence[str] | None) -> OpenSource:
         source_tables, format = memory_tables(source.memory), _IN_MEMORY
     else:
         source_tables, format = saved_tables(source.saved), "save_to_disk"
-    named = _chosen_parts(source, source_tables)
+    named = {split: list(names) for split, names in source.parts.items()}
+    for name in source_tables if not named else ():
+        named.setdefault(canonical_split(name) or name, []).append(name)
+    for name in itertools.chain.from_iterable(named.values()):
+        if name not in source_tables:
+            raise DataError(
+                f"--data {source.name}: there is no split {name!r}, only "
+                f"{abbreviated(source_tables)}.{did_you_mean(name, list(source_tables))}"
+            )
     if source.without_test:
-        named = {split: parts for split, parts in named.items() if not is_test(split)}
+        named = {split: names for split, names in named.items() if not is_test(split)}
     legal = list(named)
     if wanted is None:
         legal = [split for split in named if canonical_split(split)] or legal
@@ -256,12 +265,12 @@ def _open_tables(source: Source, wanted: Sequence[str] | None) -> OpenSource:
     notes = [f"splits not read: {', '.join(left)}"] if left and wanted is None else []
     tables = {}
     for split in chosen:
-        tables_of = dict(named[split])
-        tables[split] = next(iter(tables_of.values()))
-        if len(tables_of) > 1:
-            _refuse_repeated(source.name, split, tables_of)
-            notes.append(f"{split}: joined from {', '.join(tables_of)}")
-            tables[split] = joined(tables_of.values())
+        of_split = {name: source_tables[name] for name in named[split]}
+        tables[split] = next(iter(of_split.values()))
+        if len(of_split) > 1:
+            _refuse_repeated(source.name, split, of_split)
+            notes.append(f"{split}: joined from {', '.join(of_split)}")
+            tables[split] = joined(of_split.values())
     return OpenSource(source.name, tables, format, notes, pinned)
 
 
@@ -296,26 +305,6 @@ def _first_rows(train: Table, rows: Iterator[Any], number: int) -> Iterator[Any]
     yield from itertools.islice(rows, number)
     if next(rows, None) is not None:
         train.notes.append(f"train: rows after the first {number:,} are not read (--limit)")
-
-
-def _chosen_parts(
-    source: Source, tables: Mapping[str, Table]
-) -> dict[str, list[tuple[str, Table]]]:
-    named: dict[str, list[tuple[str, Table]]] = {}
-    if not source.parts:
-        for name, table in tables.items():
-            named.setdefault(canonical_split(name) or name, []).append((name, table))
-        return named
-    for split, names in source.parts.items():
-        for name in names:
-            if name not in tables:
-                hint = did_you_mean(name, list(tables))
-                raise DataError(
-                    f"--data {source.name}: there is no split {name!r}, only "
-                    f"{abbreviated(list(tables))}.{hint}"
-                )
-            named.setdefault(split, []).append((name, tables[name]))
-    return named
 
 
 def canonical_split(name: str) -> str | None:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -38,7 +39,7 @@ class Table:
 
     name: str
     header: list[str] = field(default_factory=list)
-    rows: Iterator[Any] = field(default_factory=lambda: iter(()))
+    rows: Iterator[Any] = field(default_factory=partial(iter, ()))
     """Rows of named columns (``Row``), or ``TokenRow`` if they are ``sentences``."""
     typed: bool = True  # False if all values are text (CSV, TSV)
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class names of columns

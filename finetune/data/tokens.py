@@ -228,15 +228,14 @@ def tags_and_scheme(examples: Examples) -> tuple[set[str], str | None]:
 
 def _span_notes(splits: Sequence[Examples]) -> list[str]:
     notes = []
-    number, first = 0, ""
-    for rows in splits:
-        for where, misaligned in rows.columns("where", "misaligned"):
-            number, first = number + len(misaligned), first or (where if misaligned else "")
-    if number:
+    columns = (rows.columns("where", "misaligned") for rows in splits)
+    misaligned = [(where, len(spans)) for where, spans in chain(*columns) if spans]
+    if misaligned:
+        counted = quantity(sum(number for _, number in misaligned), "span")
         notes.append(
-            f"{WARNING}{quantity(number, 'span')} in characters with an end inside a word: words "
-            "of train are split there, and in other splits no prediction reaches such a span "
-            f"(span_f1_characters counts it as missed); first in {first}"
+            f"{WARNING}{counted} in characters with an end inside a word: words of train are split "
+            "there, and in other splits no prediction reaches such a span (span_f1_characters "
+            f"counts it as missed); first in {misaligned[0][0]}"
         )
     every = chain.from_iterable(rows.column("discontinuous") for rows in splits)
     if locations := list(chain.from_iterable(every)):
