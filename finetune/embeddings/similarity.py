@@ -26,7 +26,7 @@ from finetune.embeddings.compared_words import TARGET_ROLES, Characters, word_lo
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import to_row
-from finetune.evaluation.significance import Counts, Estimate, estimate
+from finetune.evaluation.significance import Estimate, count_metric, estimate
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
 from finetune.types import TextExample, TextPrediction, UserError, quantity
@@ -224,12 +224,11 @@ def correlations(
     gold: Sequence[float], predicted: Sequence[float], *, num_resamples: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
     """Compute Spearman's and Pearson's correlation with gold, with 95 % bootstrap intervals."""
-    pairs, scores = TYPES["number"].of_values(gold, predicted), {}
-    for name in ("spearman", "pearson"):
-        metric = TYPES["number"].metrics[name]
-        counts = Counts(metric.counts(pairs), metric.value, metric.weighted)
-        scores[name] = estimate([counts], num_resamples=num_resamples, seed=seed)
-    return scores
+    pairs = [TYPES["number"].of_values(gold, predicted)]
+    return {
+        name: estimate(count_metric(name, pairs), num_resamples=num_resamples, seed=seed)
+        for name in ("spearman", "pearson")
+    }
 
 
 def run_similarity(command: Similarity) -> None:

@@ -163,7 +163,7 @@ class TableScore(NamedTuple):
         """Convert the score to JSON values."""
         test = self.test
         return {
-            **dict(zip(("system", "data", "metric"), self[:3], strict=True)),
+            **{"system": self.system, "data": self.data, "metric": self.metric},
             **dict(zip(("mean", "low", "high"), self.score, strict=True)),
             **{"deviation": self.deviation, "runs": self.num_runs, "best": self.best},
             "p_bootstrap": test and test.p_bootstrap,

@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
@@ -39,8 +40,8 @@ from finetune.evaluation.runs import RunFolder, saved_decisions
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Example, MaskedPrediction, Prediction, UserError, abbreviated, quantity
 
-_Row = tuple[str, dict[str, Any], Any]
-"""The ``file:line`` of a line of predictions, its JSON object, and its id or None."""
+_Row = tuple[str, Any, Any]
+"""The ``file:line`` of a row, its JSON object or its example with gold, and its id or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class GoldSource:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file by location: JSON objects of predictions, or examples with gold.
+    """The rows of a file: JSON objects of predictions, or examples with gold.
 
     Of tags next to spans, ``type`` is that of tags. ``ids`` are None if the rows have none;
     ``ids_from`` is the name of the file of ids.
@@ -83,27 +84,26 @@ class Rows:
 
     name: str
     type: PredictionType
-    rows: Sequence[tuple[str, Any]]
+    rows: Sequence[_Row]
     ids: list[str] | None
     ids_from: str
 
     @classmethod
-    def of(cls, name: str, type: PredictionType, rows: Sequence[tuple[str, Any, Any]]) -> Rows:
-        """Collect rows with their location and their id, of which all or none may be None."""
-        located, ids = [(where, value) for where, value, _ in rows], [id for *_, id in rows]
-        if ids.count(None) == len(ids):
-            return cls(name, type, located, None, name)
-        if None in ids:
-            where, _ = next(compress(located, (id is not None for id in ids)))
+    def of(cls, name: str, type: PredictionType, rows: Sequence[_Row]) -> Rows:
+        """Check that all rows or none have an id."""
+        without = [where for where, _, id in rows if id is None]
+        if len(without) == len(rows):
+            return cls(name, type, rows, None, name)
+        if without:
+            where = next(where for where, _, id in rows if id is not None)
             raise DataError(
-                f"{located[ids.index(None)][0]}: no id, but {where} has one: give each row an id, "
-                "or none."
+                f"{without[0]}: no id, but {where} has one: give each row an id, or none."
             )
-        return cls(name, type, located, list(map(str, ids)), name)
+        return cls(name, type, rows, [str(id) for *_, id in rows], name)
 
-    def by_id(self) -> dict[str, tuple[str, Any]]:
+    def by_id(self) -> dict[str, _Row]:
         """Find the rows by their ids, which must differ."""
-        rows: dict[str, tuple[str, Any]] = {}
+        rows: dict[str, _Row] = {}
         for id, row in zip(self.ids or (), self.rows, strict=True):
             if id in rows:
                 raise DataError(
@@ -125,7 +125,7 @@ def gold_of(name: str, type: PredictionType, examples: Iterable[Any]) -> Rows:
 def _in_order(gold: Rows, file: Rows) -> Rows:
     # the gold of the rows of a file by position, with their ids; systems may leave out examples
     # without words or without gold
-    examples, number = [example for _, example in gold.rows], len(file.rows)
+    examples, number = [example for _, example, _ in gold.rows], len(file.rows)
     has_words = [bool(example.inputs) for example in examples]
     has_gold = [gold.type.gold(example) is not None for example in examples]
     filters = ([True] * len(examples), has_words, list(map(gold.needed, examples)), has_gold)
@@ -156,7 +156,7 @@ def _in_order(gold: Rows, file: Rows) -> Rows:
 def join(file: Rows, gold: Rows) -> Tables:
     """Make the tables of predictions with gold, aligned by id if both have ids, else in order."""
     type, without_gold = gold.type, gold.type.wording.without_gold
-    if without_gold and all(type.gold(example) is None for _, example in gold.rows):
+    if without_gold and all(type.gold(example) is None for _, example, _ in gold.rows):
         raise DataError(f"{gold.name}: {without_gold}")
     if gold.ids is None or file.ids is None:
         if type.may_leave_out:
@@ -168,7 +168,7 @@ def join(file: Rows, gold: Rows) -> Tables:
         pairs: list[Any] = list(zip(file.rows, gold.rows, strict=True))
     else:
         rows, examples = file.by_id(), gold.by_id()
-        for id, (where, _) in rows.items():
+        for id, (where, *_) in rows.items():
             if id not in examples:
                 raise DataError(
                     f"{where}: id {id!r:.40} is not in {gold.ids_from}: the files do not belong "
@@ -183,17 +183,17 @@ def join(file: Rows, gold: Rows) -> Tables:
                 "was cut, or is of other data."
             )
         if type.may_leave_out:
-            rows |= {id: ("", {}) for id in missing}
+            rows |= {id: ("", {}, id) for id in missing}
         pairs = [(rows[id], example) for id, example in examples.items() if id in rows]
     if without_gold:
         pairs = [pair for pair in pairs if type.gold(pair[1][1]) is not None]
     predictions = []
-    for (where, row), (_, example) in pairs:
+    for (where, row, _), (_, example, _) in pairs:
         prediction = type.parse(row, where, example)
         if row.get("withheld") is not None:  # the model abstained
             prediction = replace(prediction, decided={"withheld": row["withheld"]})
         predictions.append(prediction)
-    paired = [example for _, (_, example) in pairs]
+    paired = [example for _, (_, example, _) in pairs]
     return type.tables_of(paired, predictions, files=(file.name, gold.name))
 
 
@@ -280,6 +280,11 @@ _TYPES: dict[str, Any] = {
     "follows_score": float,
 }
 """The types of the keys of a line, except prediction and gold."""
+_PLAIN = {
+    key: {*get_args(hint)} if isinstance(hint, UnionType) else {hint}
+    for key, hint in _TYPES.items()
+}
+"""These types and their members: most values have one, which takes no time to see."""
 
 
 def _json_rows(file: DataFile) -> Iterator[_Row]:
@@ -291,11 +296,15 @@ def _json_rows(file: DataFile) -> Iterator[_Row]:
         if row.get("label", "") is None and row.get("withheld") is None:  # a blank text
             row = {name: v for name, v in row.items() if name not in ("score", "scores")}
         for key, value in row.items():
-            if key in _TYPES and not conforms(value, _TYPES[key]):
+            if key not in _TYPES or type(value) in _PLAIN[key]:
+                continue
+            if not conforms(value, _TYPES[key]):
                 legal = description(_TYPES[key])
                 raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
-            if key == "tags" or (key == "label" and value is not None):
-                check_names(where, key, value, tags=key == "tags")
+        if "tags" in row:
+            check_names(where, "tags", row["tags"], tags=True)
+        if row.get("label") is not None:
+            check_names(where, "label", row["label"])
         yield where, row, row.get("id")
 
 
@@ -391,19 +400,19 @@ def _check_types(files: Sequence[Rows], types: Sequence[PredictionType]) -> None
 
 
 def _shared_gold(files: Sequence[Rows], type: PredictionType) -> Rows:
-    with_gold = [file for file in files if all("gold" in row for _, row in file.rows)]
+    with_gold = [file for file in files if all("gold" in row for _, row, _ in file.rows)]
     if not with_gold:
         raise UserError(
             f"{abbreviated([file.name for file in files], 2)}: no gold in it to compare with: name "
             "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
     first, *further = (
-        gold_of(f.name, type, (type.gold_of_row(i, *row) for i, row in enumerate(f.rows)))
+        gold_of(f.name, type, (type.gold_of_row(i, *row[:2]) for i, row in enumerate(f.rows)))
         for f in with_gold
     )
-    examples = dict(zip(first.ids or range(len(first.rows)), first.rows, strict=True))
     for file, gold in zip(with_gold[1:], further, strict=True):
         same_type = file.type is with_gold[0].type
+        examples = dict(zip(first.ids or range(len(first.rows)), first.rows, strict=True))
         for id, row in zip(gold.ids or range(len(gold.rows)), gold.rows, strict=True):
             one, other = examples.get(id, row)[1], row[1]
             if one.inputs != other.inputs or (same_type and type.gold(one) != type.gold(other)):

@@ -201,9 +201,17 @@ def recipe_rows(recipe: Recipe, runs: Sequence[RunFolder]) -> Iterator[list[Any]
 
 def run_lines(recipe: Recipe, runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield the scores of the runs of a recipe."""
-    for run in runs:
-        if _follows(run, recipe):
-            yield from (f"{run.path}: {line}" for line in _score_lines(run, recipe))
+    for run in filter(lambda run: _follows(run, recipe), runs):
+        yield from (f"{run.path}: {verdict.line()}" for verdict in recipe_verdicts(run, recipe))
+        if recipe.expected:
+            continue
+        differing = changed(run.config, recipe.config(), *MAY_DIFFER)
+        note = f" ({', '.join(differing)} changed)" if differing else ""
+        statistic = f"mean of {quantity(len(run.seeds['seeds']), 'seed')}" if run.seeds else "got"
+        for split, scores in run.metrics.items():
+            for name, value in list(scores.items())[:1]:
+                value = value["mean"] if run.seeds else value
+                yield f"{run.path}: {split} {name}: {statistic} {value:.4f}{note}"
 
 
 def _follows(run: RunFolder, recipe: Recipe) -> bool:
@@ -230,15 +238,3 @@ def recipe_verdicts(run: RunFolder, recipe: Recipe, *free: str) -> list[ScoreVer
         num_degenerate=degenerate,
         num_seeds=num_seeds,
     )
-
-
-def _score_lines(run: RunFolder, recipe: Recipe) -> Iterator[str]:
-    yield from (verdict.line() for verdict in recipe_verdicts(run, recipe))
-    if not recipe.expected:
-        differing = changed(run.config, recipe.config(), *MAY_DIFFER)
-        note = f" ({', '.join(differing)} changed)" if differing else ""
-        statistic = f"mean of {quantity(len(run.seeds['seeds']), 'seed')}" if run.seeds else "got"
-        for split, scores in run.metrics.items():
-            for name, value in list(scores.items())[:1]:
-                value = value["mean"] if run.seeds else value
-                yield f"{split} {name}: {statistic} {value:.4f}{note}"

@@ -75,8 +75,9 @@ def write_environment(
     name, is_new = config.init_from or config.model, settings(config).get("config") is not None
     baselines = baselines_of(data.splits, metrics)
     reasons = list(degenerate(folder, metrics, baselines, config.metric))
-    content = environment(device, precision, threads) | {
+    content = {
         "command": command,
+        **environment(device, precision, threads),
         "data": data.format,
         "license": model_license(name) if name is not None and not is_new else None,
         "weights": dict(zip(("trained", "all"), weights, strict=True)),
@@ -134,9 +135,8 @@ def advice(config: TrainConfig, num_examples: int, degenerate: bool) -> str:
 
 
 def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
-    """Collect the versions, the machine and the command of this process."""
+    """Collect the versions and the machine."""
     return {
-        "command": command_line(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": platform.machine(),

@@ -349,7 +349,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
 
 def with_spelled_spans(file: Rows) -> Rows:
     """Add the spans that its tags spell to the rows of a file without spans."""
-    only_tags = [row["tags"] for _, row in file.rows if "spans" not in row]
+    only_tags = [row["tags"] for _, row, _ in file.rows if "spans" not in row]
     scheme = predicted_scheme(only_tags, None)
     if only_tags and scheme is None:
         raise DataError(
@@ -358,8 +358,8 @@ def with_spelled_spans(file: Rows) -> Rows:
         )
     spelled = (tags_to_spans(tags, str(scheme)) for tags in only_tags)
     rows = [
-        (where, row if "spans" in row else row | {"spans": next(spelled)})
-        for where, row in file.rows
+        (where, row if "spans" in row else row | {"spans": next(spelled)}, id)
+        for where, row, id in file.rows
     ]
     return replace(file, rows=rows)
 
