@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -62,7 +63,7 @@ def with_threshold(
             f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
         )
     if not (isinstance(threshold, Mapping) or "=" in str(threshold)):
-        return task, read_thresholds(threshold, ["answers"])["answers"]
+        return task, _probability("", threshold, "")
     if not (type.one_class and type.classes):
         raise UserError(
             f"--threshold {threshold!r}: answers of `finetune {task.name}` share one threshold: "
@@ -79,24 +80,25 @@ def read_thresholds(
     if isinstance(setting, str) and "=" in setting:
         items = {name: value for name, _, value in (i.rpartition("=") for i in setting.split(","))}
     elif not isinstance(setting, Mapping):
-        items = dict.fromkeys(labels, setting)
-    try:
-        thresholds = {name.strip(): float(value) for name, value in items.items()}
-    except ValueError:
-        raise UserError(
-            f"--threshold {setting!r}: write a number, or for instance {labels[0]}=0.3."
-        ) from None
-    check_thresholds(thresholds, labels)
-    return thresholds
+        return dict.fromkeys(
+            labels, _probability("", setting, f", or for instance {labels[0]}=0.3")
+        )
+    return check_thresholds({name.strip(): value for name, value in items.items()}, labels)
 
 
-def check_thresholds(thresholds: Mapping[str, float], labels: Sequence[str]) -> None:
-    """Raise UserError for a label that has no threshold, or one that is not a probability."""
-    for name, value in thresholds.items():
+def check_thresholds(thresholds: Mapping[str, Any], labels: Sequence[str]) -> dict[str, float]:
+    """Return the thresholds; UserError for a label without one, or one that is no probability."""
+    for name in thresholds:
         if name not in labels:
             raise UserError(
                 f"--threshold: {name!r} has none; legal are {abbreviated(labels)}."
                 f"{did_you_mean(name, labels)}"
             )
-        if not 0 <= value <= 1:
-            raise UserError(f"--threshold {name}={value:g}: it must be from 0 to 1.")
+    return {name: _probability(f"{name}=", value, "") for name, value in thresholds.items()}
+
+
+def _probability(prefix: str, value: Any, more: str) -> float:
+    with suppress(TypeError, ValueError):
+        if 0 <= (number := float(value)) <= 1:
+            return number
+    raise UserError(f"--threshold {prefix}{value}: write a number from 0 to 1{more}.")

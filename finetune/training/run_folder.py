@@ -436,9 +436,11 @@ class RunLog:
         for first, line in self.unread:
             loss, norm = float(line["loss"]), float(line["gradient_norm"])
             if not (math.isfinite(loss) and math.isfinite(norm)):
+                last = line["step"]
+                steps = f"at step {last}" if first == last else f"between steps {first} and {last}"
                 raise Diverged(
-                    f"the loss is not finite (between steps {first} and {line['step']}): lower "
-                    "--lr, raise --warmup, or use --precision fp32. Models saved before are intact."
+                    f"the loss is not finite ({steps}): lower --lr, raise --warmup, or use "
+                    "--precision fp32. Models saved before are intact."
                 )
             self._write(line | {"loss": round(loss, 6), "gradient_norm": round(norm, 4)})
             self.text = f"loss {loss:.4f}, {line['examples_per_second']} examples/s"

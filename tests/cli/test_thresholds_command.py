@@ -117,7 +117,14 @@ def test_the_threshold_of_two_labels(workdir: Path, capsys) -> None:
         (["thresholds", "sentiment", "--costs", "none.csv"], "--costs 'none.csv': no such file"),
         (["thresholds", "topics", "--costs", "{costs}"], "models of one label"),
         (["predict", "sentiment", "--text=a", "--threshold=neg=0.5"], "'neg' has none; legal are"),
-        (["predict", "topics", "--text=a", "--threshold=half"], "write a number, or for instance"),
+        (
+            ["predict", "topics", "--text=a", "--threshold=half"],
+            "write a number from 0 to 1, or for",
+        ),
+        (
+            ["predict", "topics", "--text=a", "--threshold=2"],
+            "--threshold 2: write a number from 0",
+        ),
     ],
 )
 def test_errors(workdir: Path, arguments: list[str], message: str, capsys) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,8 @@ def test_encoder_follows_its_head(head_type: str) -> None:
     assert moved.encoder.model is model_of(moved).base_model
     assert next(moved.encoder.parameters()).dtype == torch.float32
     assert next(head.encoder.parameters()).dtype == torch.float64
+    batch, pickled = pack(sequences_of(head_type, head)), pickle.loads(pickle.dumps(head))
+    assert torch.equal(logits_of(pickled(batch)), logits_of(head(batch)))
 
 
 def trained(head_type: str, source: Path, **more: Any) -> Any:

@@ -21,7 +21,6 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from finetune.models.encoder import Batching
 from finetune.models.families import family_of
-from finetune.models.heads.layers import layers_of
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.heads.task_models import require_class
 from finetune.models.loading import load_config, load_weights
@@ -74,7 +73,7 @@ class MaskedLanguageModel(PretrainedHead):
             for name, weight in self.named_parameters()
             if id(weight) in weights and not name.startswith(self.encoder_prefix)
         }
-        self._layers = layers_of(self.auto_class, model.config.model_type) if has_row else None
+        self._type_of_layers = model.config.model_type if has_row else ""
 
     @classmethod
     def from_pretrained(

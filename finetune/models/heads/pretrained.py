@@ -7,7 +7,7 @@ padding. Its four classes say which model of transformers is inside, and what a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -70,7 +70,11 @@ class PretrainedHead(Head):
                 f"{flag(BILSTM)} does not work with {model.config.model_type} "
                 "models, whose head runs together with the encoder: leave it out."
             )
-        self._layers = layers_of(self.auto_class, self.known_type)
+        self._type_of_layers = self.known_type
+
+    @property
+    def _layers(self) -> Callable[[Any, Tensor], Tensor] | None:
+        return layers_of(self.auto_class, self._type_of_layers)  # kept here, no model is pickled
 
     @classmethod
     def from_pretrained(
