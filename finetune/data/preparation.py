@@ -149,7 +149,7 @@ def read_examples(config: TrainConfig, source: Any, errors: list[str] | None = N
         return CHOICES.read(source, **options)
     if about.words:
         return read_tokens(source, relations=about.given_spans, **options)
-    return read_text(source, pair=about.pairs, **options)
+    return read_text(source, pair=about.pairs, labeled=True, **options)
 
 
 def look_at_data(config: TrainConfig) -> None:

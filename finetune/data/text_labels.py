@@ -143,7 +143,8 @@ def names_of(label: Any) -> Sequence[str]:
 def labeled(data: Dataset) -> Dataset:
     """Drop training and validation rows without a label; keep test splits without any."""
     dropped = "label (empty, '-', NaN or -1)"
-    return with_gold(data, "label", "row", "a label: --columns label=?", dropped)
+    missing = "a label: name its column, --columns label=NAME."
+    return with_gold(data, "label", "row", missing, dropped)
 
 
 def in_one_form(data: Dataset, problem: str) -> Dataset:

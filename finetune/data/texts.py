@@ -13,7 +13,7 @@ from finetune.data.files import UTF_8, DataFile, Row
 from finetune.data.labels import RawLabel, Votes, convert_labels, read_label, votes_notes
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.tables import MissingColumn, Table, text_cell
-from finetune.types import TextExample
+from finetune.types import TextExample, abbreviated
 
 ROLES = ("text", "pair", "label", "negative")
 PAIR_COLUMNS = (
@@ -43,6 +43,8 @@ LABEL_COLUMNS = tuple(
 MOST_KNOWN = 10_000
 """Most spellings of labels that are remembered while a file is read."""
 
+_ZERO_OR_ONE = ("0", "1", "0.0", "1.0", "false", "true")
+
 HEADER_NAMES = frozenset(
     {name for pair in PAIR_COLUMNS for name in pair} | {*TEXT_COLUMNS, *LABEL_COLUMNS}
 )
@@ -56,10 +58,12 @@ class TextReader(RowReader):
         pair: True requires a second text, None reads it if it exists. False refuses pairs unless
             the user names the column of the text.
         mixed_labels: Whether splits may have labels of different types, such as names and numbers.
+        labeled: Whether the training split must have a column of labels.
     """
 
     pair: bool | None = None
     mixed_labels: bool = False
+    labeled: bool = False
 
     header_names = HEADER_NAMES
     roles = ROLES
@@ -86,6 +90,15 @@ class TextReader(RowReader):
             raise MissingColumn(table, "pair", "the second text of a pair", "text_pair")
         labels = [n for n in LABEL_COLUMNS if by_name.get(n) not in (text_column, pair_column)]
         label_column = table.find("label", named, labels)
+        if self.labeled and gold == "required" and label_column is None:
+            flags = [
+                name
+                for name in table.header
+                if {str(row.values.get(name)).lower() for row in first} <= {*_ZERO_OR_ONE}
+            ]
+            more = f" {abbreviated(flags)} have 0 and 1: write the names of those with 1 as a list"
+            more += f', such as "label": ["{flags[0]}"] in JSON Lines.' if flags else ""
+            raise MissingColumn(table, "label", "the labels", "label", more if flags else "")
         searched = text_column.lower() in ("anchor", "query")
         negative_column = table.find("negative", named, [NEGATIVE_COLUMN] if searched else [])
         chosen = text_column, pair_column, label_column, negative_column
@@ -145,6 +158,7 @@ def read_text(
     splits: Sequence[str] | None = None,
     encoding: str = UTF_8,
     mixed_labels: bool = False,
+    labeled: bool = False,
     errors: list[str] | None = None,
 ) -> Dataset:
     """Read texts, or pairs of texts, with their labels into TextExamples.
@@ -161,6 +175,7 @@ def read_text(
         splits: The splits to read; None reads all.
         encoding: Text encoding of the files.
         mixed_labels: As in ``TextReader``.
+        labeled: As in ``TextReader``.
         errors: Gets the errors of rows that cannot be read, which are left out, as for
             ``finetune check``. Without it, the first one is raised.
 
@@ -172,7 +187,7 @@ def read_text(
         >>> data.splits["train"][0].label
         'positive'
     """
-    reader = TextReader(pair, mixed_labels=mixed_labels)
+    reader = TextReader(pair, mixed_labels=mixed_labels, labeled=labeled)
     return reader.read(spec, columns=columns, splits=splits, encoding=encoding, errors=errors)
 
 

@@ -104,7 +104,10 @@ def test_the_threshold_of_two_labels(workdir: Path, capsys) -> None:
             "--recall must be from 1e-06 to 1, not 1.5",
         ),
         (["thresholds", "sentiment", "--recall", "1", "--metric", "f1"], "give one goal"),
-        (["thresholds", "sentiment", "--metric", "f2"], "--metric f2: choose accuracy"),
+        (
+            ["thresholds", "sentiment", "--metric", "f2"],
+            "--metric f2 does not fit these predictions: choose",
+        ),
         (["thresholds", "sentiment/best"], "give the folder of a run"),
         (["thresholds", "sentiment", "--split", "dev"], "no predictions.dev.jsonl"),
         (["thresholds", "sentiment", "--risk", "1"], "--risk must be from 1e-06 to 0.999999"),

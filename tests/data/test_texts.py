@@ -189,6 +189,13 @@ def test_pair_or_not(read, error):
     assert "columns found: text, label" in message and "--columns pair=NAME" in message
 
 
+def test_missing_labels(error):
+    rows = jsonl({"text": "a", "bad": 0, "odd": 1}, {"text": "b", "bad": 1, "odd": 0})
+    message = error("a.jsonl", rows, labeled=True)
+    assert "a.jsonl: no column is known to hold the labels; columns found: text, bad" in message
+    assert message.endswith('list, such as "label": ["bad"] in JSON Lines.')
+
+
 def test_wrong_columns(error):
     rows = jsonl({"sentence": "a", "label": "c"})
     message = error("a.jsonl", rows, columns={"text": "sentense"})
