@@ -141,9 +141,11 @@ class Check(OutOption, DataOptions, Command):
 
         skipped: Collection[str] = ()
         data: Any = None
-        if self.task is not None:
-            about = CONFIGS[self.task].description
-            settings = config or CONFIGS[self.task]()
+        input_type = None if self.task else input_type_of(self.data, self.encoding)
+        task = input_type if input_type in ("qa", "choice") else self.task
+        if task is not None:
+            about = CONFIGS[task].description
+            settings = config or CONFIGS[task]()
             settings = replace(settings, columns=self.columns, encoding=self.encoding)
             words = about.words
             if not about.own_reader:
@@ -151,11 +153,11 @@ class Check(OutOption, DataOptions, Command):
             if data is None:
                 from finetune.tasks import task_class  # which imports torch
 
-                data = task_class(self.task).read(settings, self.data)
+                data = task_class(task).read(settings, self.data)
             data = with_standard_names(data) if about.pairs else data
             skipped = about.skipped_checks
         else:
-            words = input_type_of(self.data, self.encoding) == "tokens"
+            words = input_type == "tokens"
             data = (read_tokens if words else read_text)(self.data, **self.reading, errors=errors)
         if self.model is None:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)

@@ -26,8 +26,9 @@ class Distill(FormatOption, Command):
     """
 
     teacher: Annotated[str, argument("TEACHER")]
-    """Teacher: run folder or hub id of a model of `classify`, `nli`, `tag` or `ner`. The student
-    has the same task, labels and data, and the same settings except those of training."""
+    """Teacher: run folder or hub id of a model of `classify`, `nli`, `tag`, `ner`, `qa` or
+    `choice`. The student has the same task, labels and data, and the same settings except those of
+    training."""
     model: Annotated[str | None, COMMON] = None
     """Encoder of the student: a hub id, short name or folder."""
     layers: Annotated[int | None, COMMON] = None

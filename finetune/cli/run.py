@@ -232,4 +232,4 @@ def _row_of_list(path: Path) -> tuple[list[str], Recipe | None]:
     if key is None:
         raise UserError(f"{path}: lists no recipes: it needs one of {', '.join(LISTS)}.")
     title, *_ = imported(LISTS[key].lines)(path)
-    return [path.stem, "", "", title, ""], None
+    return [path.stem, "", "", "", title], None

@@ -83,7 +83,7 @@ class TextReader(RowReader):
                 raise DataError(
                     f"{table.name}: {text_column!r} and {pair_column!r} are pairs of texts, and "
                     "single texts are read here: name the column to read, --columns "
-                    f"text={text_column}."
+                    f"text={text_column}, or remove the other."
                 )
             pair_column = None
         if pair_column is None and self.pair:

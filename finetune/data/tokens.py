@@ -171,8 +171,11 @@ def read_gold(
     return list(examples["gold"])
 
 
-def input_type_of(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
-    """Detect whether a data set holds texts or words, by its format and first row."""
+def input_type_of(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens", "qa", "choice"]:
+    """Detect whether a data set holds texts, words, or questions of ``qa`` or ``choice``.
+
+    Its format and its first row tell.
+    """
     source = resolve(spec)
     if source.files:
         file = open_data(next(iter(source.files.values()))[0], encoding=encoding)
@@ -185,7 +188,12 @@ def input_type_of(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]
     if opened.sentences:
         return "tokens"
     values: Mapping[str, Any] = first[0].values if first else {}
-    if {name.lower() for name in values} & {*WORD_COLUMNS}:
+    names = {name.lower() for name in values}
+    if names >= {"question", "context", "answers"}:
+        return "qa"
+    if names & {"choices", "options", "endings"}:
+        return "choice"
+    if names & {*WORD_COLUMNS}:
         return "tokens"
     lists = (value for value in values.values() if isinstance(value, list) and value)
     return "tokens" if any(isinstance(value[0], dict | list) for value in lists) else "text"

@@ -258,9 +258,20 @@ def find_system(name: str, split: str) -> tuple[Path, ...]:
     return files
 
 
+def require_runs_of_one_size(folder: Path) -> None:
+    """Raise UserError for the folder of a learning curve, whose runs have no common score."""
+    if (folder / "sizes.json").is_file():
+        run = min(folder.glob("size-*"), default=folder / "size-N-SEED")
+        raise UserError(
+            f"{folder}: holds a learning curve, in curve.html and curve.json: give one of its "
+            f"runs, for instance {run}."
+        )
+
+
 def _files_of(path: Path, split: str) -> list[Path]:
     if not path.is_dir():
         return [path]
+    require_runs_of_one_size(path)
     name = _PREDICTIONS.format(split)
     if (path / name).is_file():
         return [path / name]
@@ -268,8 +279,9 @@ def _files_of(path: Path, split: str) -> list[Path]:
     if files := sorted(inside, key=lambda file: (len(file.parent.name), file.parent.name)):
         return files  # seed-2 before seed-10
     files = [*path.glob(_PREDICTIONS.format("*")), *path.glob("*/" + _PREDICTIONS.format("*"))]
-    splits = {file.name.split(".")[1] for file in files}
-    hint = f"; write --split {abbreviated(sorted(splits))}" if splits else ""
+    split, *more = sorted({file.name.split(".")[1] for file in files}) or [""]
+    hint = f": write --split {split}" if split else ""
+    hint += f" (or {abbreviated(more)})" if more else ""
     raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
 
 

@@ -20,7 +20,7 @@ from finetune.evaluation.error_analysis import Analysis, analyze
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.reproduction import standard_deviation
-from finetune.evaluation.runs import RunFolder, read_summary
+from finetune.evaluation.runs import RunFolder, read_summary, require_runs_of_one_size
 from finetune.evaluation.significance import (
     ALPHA,
     Estimate,
@@ -149,6 +149,7 @@ def load_runs(folder: Path, split: str | None) -> ModelRuns:
 
     Analyze the predictions on ``split``; None is a test split, or another with gold.
     """
+    require_runs_of_one_size(folder)
     paths = sorted(filter(_is_run, folder.glob("*")), key=lambda p: (len(p.name), str(p)))
     warnings, seeds = list[str](), dict[str, Any]()
     if _is_run(folder):
@@ -162,9 +163,9 @@ def load_runs(folder: Path, split: str | None) -> ModelRuns:
         except UserError as error:
             warnings.append(str(error))
         settings = [(name, value) for run in runs for name, value in run.config.items()]
-        may_differ = _MAY_DIFFER | ({"fingerprint"} if (folder / "folds.json").is_file() else set())
+        of_folds = {"fingerprint", "training_fingerprint"} if "folds" in seeds else set[str]()
         differing = {name for name, value in settings if value != runs[0].config.get(name)}
-        if names := sorted(filter(affects_results, differing - may_differ)):
+        if names := sorted(filter(affects_results, differing - _MAY_DIFFER - of_folds)):
             warnings.append(f"the runs differ in more than their seed: {', '.join(names)}")
         if len(paths) > MOST_SEEDS:
             warnings.append(f"only the first {MOST_SEEDS} of {len(paths)} runs are read")

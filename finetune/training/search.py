@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import DatabaseError
 
 from finetune.config.recipes import typed_setting
-from finetune.config.tasks import CONFIGS, TrainConfig, affects_of, setting_types
+from finetune.config.tasks import CONFIGS, TrainConfig, affects_of, flag, setting_types
 from finetune.config.values import require_count
 from finetune.data import Dataset
 from finetune.data.preparation import most_rows
@@ -78,6 +78,12 @@ def parse_space(task: str, values: Mapping[str, Any]) -> dict[str, BaseDistribut
         except (ValueError, TypeError, UserError) as error:
             raise UserError(f"--space {spelled}={listed}: {error} Write {_SYNTAX}.") from error
     return space
+
+
+def _as_option(name: str, values: Any) -> str:
+    if isinstance(values, CategoricalDistribution):
+        return f"{name}={','.join(map(str, values.choices))}"
+    return f"{name}={values.low:g}:{values.high:g}" + (":log" if values.log else "")
 
 
 def default_space(config: TrainConfig) -> dict[str, str]:
@@ -140,7 +146,7 @@ class Search:
         custom = custom_metrics(config.custom_metrics, metrics or {}).get(self.metric)
         minimize = custom is not None and custom.lower_is_better
         self._attrs = {"task": task, **result_settings(self.config), "data": self.data.fingerprint}
-        self._attrs["space"] = " ".join(f"{name}={values}" for name, values in self.space.items())
+        self._attrs["space"] = " ".join(map(_as_option, self.space, self.space.values()))
         self._attrs["direction"] = "minimize" if minimize else "maximize"
         self.study = _open_study(folder, self._attrs)
         self.accelerator = make_accelerator(self.config)
@@ -201,7 +207,10 @@ class Search:
                 trial.suggest_int(name, values.low, values.high, log=values.log)
             elif isinstance(values, FloatDistribution):
                 trial.suggest_float(name, values.low, values.high, log=values.log)
-        settings = " ".join(f"{name}={value}" for name, value in trial.params.items())
+        settings = " ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in trial.params.items()
+        )
         self.reporter.log(f"trial {trial.number}: {settings or 'the settings of the command'}")
         try:
             score = self._train(trial)
@@ -249,7 +258,7 @@ def _open_study(folder: Path, attrs: Mapping[str, Any]) -> optuna.Study:
     for name, value in saved.items():
         if (now := attrs.get(name)) != value:
             raise UserError(
-                f"{folder}: holds a search with {name} = {value!r:.200}, now {now!r:.200}: "
+                f"{folder}: holds a search with {flag(name)} {value!s:.200}, now {now!s:.200}: "
                 "continue with the same data and options, or use another --out."
             )
     return study

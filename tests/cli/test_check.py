@@ -225,7 +225,7 @@ def test_questions_without_their_answers_and_repeated_ids_are_located(tmp_path: 
     paragraph = {"context": "Anna saw Oslo", "qas": questions}
     squad = {"data": [{"title": "t", "paragraphs": [paragraph]}]}
     (path := tmp_path / "a.json").write_text(json.dumps(squad))
-    outcome = run("check", path, "--task", "qa").ok()
+    outcome = run("check", path).ok()
     at = f"{path}:article 1 (t), paragraph 1, question"
     assert "train: 1 repeated id:" in outcome.out and f"{at} 21 (q0, as {at} 1)" in outcome.out
     assert "train: 1 question without an answer in its place: left out of" in outcome.out

@@ -120,6 +120,14 @@ def test_check_tells_of_votes(tmp_path: Path) -> None:
     assert "never has pos" not in run("check", "--data", path).out
 
 
+def test_the_majority_of_no_votes_is_refused(tmp_path: Path) -> None:
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [{"text": f"t {n}", "label": "ab"[n % 2]} for n in range(9)]
+    )
+    words = ("--votes", "majority", "--data", path, "--model", fx.checkpoint())
+    run("classify", *words).refused("--votes majority: no label of the data has votes: leave")
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -124,8 +124,9 @@ def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
 def test_limits_of_scores():
     for metric in ("accuracy", "accuracy_level:1", "span_f1_length:5+", "f1:a", "ece_uncalibrated"):
         assert score_limits(metric) == (0, 1), metric
-    for metric in ("mse", "inner_gold", "custom"):
-        assert score_limits(metric) == (-math.inf, math.inf)
+    for metric in ("mse", "inner_gold"):
+        assert score_limits(metric) == (0, math.inf), metric
+    assert score_limits("custom") == (-math.inf, math.inf)
 
 
 def test_kinds_say_their_metrics_as_the_registry_does():

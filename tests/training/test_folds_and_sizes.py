@@ -45,6 +45,7 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     row = next(r for r in table if (r["split"], r["metric"]) == ("test", "accuracy"))
     assert (row["low"], row["high"], row["folds"]) == (scores["low"], scores["high"], 2)
     page = Path("folds/report.html").read_text("utf-8")
+    assert "differ in more" not in page
     assert "corrected resampled t" in page and f"{scores['low']:.4f}" in page
     run(*command("slow"), "--lr", "1e-9").ok()
     compared = json.loads(run("compare", "folds", "slow", "--format", "json").out)
@@ -138,6 +139,9 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
     assert "mean of the runs" in Path("curve/curve.html").read_text("utf-8")
     splits = json.loads(Path("curve/size-12-1/environment.json").read_text("utf-8"))["splits"]
     assert splits["train"] == 12
+    said = "curve: holds a learning curve, in curve.html and curve.json: give one of its runs, for"
+    for words in (["score", "curve"], ["report", "curve"], ["compare", "curve", "curve/size-6-1"]):
+        run(*words).refused(said)
 
 
 def test_subsets_are_stratified_and_begin_with_every_label():

@@ -128,9 +128,10 @@ def test_a_search_from_the_command_line_to_its_recipe(
     score = found["trials"][0]["score"]
     assert again["validation"]["accuracy"] == score
 
-    run(*command, "--trials", "5", "--lr", "1e-3").refused(
-        "holds a search with lr = None, now 0.001"
-    )
+    run(*command, "--trials", "5", "--lr", "1e-3").refused("search with --lr None, now 0.001")
+    other = [*command[:-1], "batch_size=8"]
+    said = "--space lr=0.001,1e+30 batch_size=8,16, now lr=0.001,1e+30 batch_size=8: continue"
+    run(*other, "--trials", "5").refused(said)
     (best / "last").mkdir()  # as a process leaves it that is killed while it removes the folder
     (best / "last" / "optimizer.safetensors").write_bytes(b"")
     run(*command, "--trials", "5").ok()

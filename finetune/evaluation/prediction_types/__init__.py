@@ -11,7 +11,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from finetune.config.metric_properties import properties_of
+from finetune.config.metric_properties import METRIC_PROPERTIES, properties_of
 from finetune.evaluation.items import PredictionType
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types.answers import ANSWERS
@@ -76,8 +76,8 @@ def score_limits(metric: str) -> tuple[float, float]:
 
     The names of custom metrics have no colon, as those of a label, a level or a subgroup have.
     """
-    properties = properties_of(metric)
-    is_known = ":" in metric or metric.removesuffix("_uncalibrated") in _METRICS | _OF_VECTORS
-    if properties.highest > 1 or not is_known:
+    known = {*METRIC_PROPERTIES, *_METRICS, *_OF_VECTORS}
+    if ":" not in metric and metric.removesuffix("_uncalibrated") not in known:
         return -math.inf, math.inf
+    properties = properties_of(metric)
     return properties.lowest, properties.highest
