@@ -210,6 +210,9 @@ def task_of(config: TrainConfig) -> Any:
 
 def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:
     """The trainer's step on packed batches of different lengths."""
+    if size.large:  # the memory of other parts does not count
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     config = TrainConfig(batch_size=size.sequences, lr=1e-5)
     head = SequenceClassifier(model_of(size))
     accelerator = Accelerator(cpu=not size.large)
@@ -242,7 +245,7 @@ def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:
         torch.cuda.synchronize()
         took = 1000 * (time.perf_counter() - begin) / 256
         yield f"{name}: step in a row", f"{took:.2f} ms (host {handed:.2f} ms)"
-        memory = torch.cuda.memory_reserved(size.device) / 2**30
+        memory = torch.cuda.max_memory_reserved(size.device) / 2**30
         yield f"{name}: memory reserved", f"{memory:.2f} GiB"
 
 
