@@ -169,27 +169,22 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
 
 def analyze_predictions(run: Tables, decisions: Decisions | None = None) -> Analysis:
     """Analyze aligned predictions with the decisions of their run."""
-    items = run.calibrated
-    bins = reliability(items.score, items.credit > 0) if is_rated(run) else []
-    tables = tables_of_groups(run)
-    tables |= tables_of_decisions(run, decisions or Decisions())
-    return Analysis(run, score(run, analysis=True), tables, bins, mistakes(run))
-
-
-def tables_of_groups(tables: Tables) -> dict[str, TableRows]:
-    """Make the tables of an analysis, by name."""
-    type, items, by_name = tables.type, tables.items, dict[str, TableRows]()
-    if type.classes:
-        column = type.classes.column
-        by_name[column] = [{column: name} | row for name, row in class_scores(tables).items()]
-    if type.classes and type.classes.confusions:
+    classes, tables = run.type.classes, dict[str, TableRows]()
+    if classes:
+        by_class = class_scores(run).items()
+        tables[classes.column] = [{classes.column: name} | row for name, row in by_class]
+    if classes and classes.confusions:
         gold, predicted = (
             [NOTHING if value is None else name_of(value) for value in side]
-            for side in (items.gold, items.answer)
+            for side in (run.items.gold, run.items.answer)
         )
-        by_name |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
-    groupings = tables.groupings().items()
-    return by_name | {name: group.table(name) for name, group in groupings if group.shown}
+        tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
+    groupings = run.groupings().items()
+    tables |= {name: group.table(name) for name, group in groupings if group.shown}
+    tables |= tables_of_decisions(run, decisions or Decisions())
+    items = run.calibrated
+    bins = reliability(items.score, items.credit > 0) if is_rated(run) else []
+    return Analysis(run, score(run, analysis=True), tables, bins, mistakes(run))
 
 
 def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:

@@ -57,6 +57,7 @@ def card(model: ModelRuns) -> str:
     encoder = "new-encoder" if config.get("config") else encoder
     title = f"{encoder} for {run.task} on {data_name}"
     analysis = run.evaluated
+    mask = read_object(run.path / "best" / "tokenizer_config.json").get("mask_token", "")
     return render(
         "model_card.md",
         run=run,
@@ -70,7 +71,7 @@ def card(model: ModelRuns) -> str:
         encoder=encoder,
         data_name=data_name,
         about=CONFIGS[run.task].description,
-        mask=_mask_token(run),
+        mask=mask.get("content") if isinstance(mask, dict) else mask,
         metrics={
             split: {name: value for name, value in scores.items() if ":" not in name}
             for split, scores in run.metrics.items()
@@ -164,12 +165,6 @@ def _base_model(run: Run) -> str | None:
 def is_native(task: str, config: Mapping[str, Any]) -> bool:
     """Whether transformers, or sentence-transformers, can use the model of a task."""
     return not config.get("bilstm") and not CONFIGS[task].description.custom_head(config)
-
-
-def _mask_token(run: Run) -> str:
-    saved = read_object(run.path / "best" / "tokenizer_config.json")
-    token = saved.get("mask_token", "")
-    return str(token.get("content") if isinstance(token, dict) else token)
 
 
 def write_run_readme(

@@ -15,7 +15,6 @@ from finetune.evaluation.decisions.label_thresholds import (
     choose,
     cross_fitted,
     table_of,
-    trade_of,
 )
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.prediction_types.labels import LABEL, LABELS
@@ -135,7 +134,7 @@ def test_cross_fitting_never_uses_the_own_half() -> None:
 
 def test_the_table_of_the_trade_and_unknown_metrics() -> None:
     data = two_labels(0)
-    for row in trade_of(data):
+    for row in table_of(data, {"yes": np.arange(1, 10) / 10}):
         chosen = data.scores[:, 0] >= row["threshold"]
         right, predicted = (chosen & data.applies[:, 0]).sum(), row["predicted"]
         assert predicted == chosen.sum() and row["recall"] == right / data.applies.sum()

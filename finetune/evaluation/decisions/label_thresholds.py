@@ -15,6 +15,7 @@ from itertools import compress, permutations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from finetune.config.metric_properties import properties_of
 from finetune.data.labels import canonical_names
@@ -207,27 +208,20 @@ def _best_rate(counts: np.ndarray, goal: Goal) -> int:
     return int(np.argmax(np.where(reached, free, -1.0)))
 
 
-def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> TableRows:
-    """Tabulate threshold, precision, recall, F1, predicted and gold examples of each label."""
-    columns = zip(data.columns, data.scores.T, data.applies.T, strict=True)
-    return [
-        {"label": name} | row
-        for name, scores, gold in columns
-        for row in _rates(scores, gold, np.array([thresholds[name]]))
-    ]
+def table_of(data: LabelProbabilities, thresholds: Mapping[str, npt.ArrayLike]) -> TableRows:
+    """Tabulate precision, recall, F1, predicted and gold examples of each label.
 
-
-def trade_of(data: LabelProbabilities) -> TableRows:
-    """Tabulate the same for nine evenly spread thresholds of the one positive label."""
-    return _rates(data.scores[:, 0], data.applies[:, 0], np.arange(1, 10) / 10)
-
-
-def _rates(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> TableRows:
-    counts = _counts(scores, gold, cuts)
-    columns = {"threshold": cuts, "precision": precision(counts), "recall": recall(counts)}
-    columns |= {"f1": f1(counts), "predicted": counts[:, 1], "gold": counts[:, 2]}
-    values = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in values]
+    A label has a row for its threshold, or for each of several.
+    """
+    rows = []
+    for name, scores, gold in zip(data.columns, data.scores.T, data.applies.T, strict=True):
+        cuts = np.atleast_1d(thresholds[name])
+        counts = _counts(scores, gold, cuts)
+        columns = {"threshold": cuts, "precision": precision(counts), "recall": recall(counts)}
+        columns |= {"f1": f1(counts), "predicted": counts[:, 1], "gold": counts[:, 2]}
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        rows += [{"label": name} | dict(zip(columns, row, strict=True)) for row in values]
+    return rows
 
 
 def choose_thresholds(
@@ -278,7 +272,8 @@ def choose_thresholds(
         pairs = zip(rows, before_rows, strict=True)
         shown = [row | {f"f1 at {default:g}": old["f1"]} for row, old in pairs]
     else:
-        trade = sorted([*trade_of(data), *rows], key=lambda row: row["threshold"])
+        tenths = table_of(data, {data.columns[0]: np.arange(1, 10) / 10})
+        trade = sorted([*tenths, *rows], key=lambda row: row["threshold"])
         names = {f"threshold of {data.columns[0]}": "threshold"}
         names |= {name: name for name in ("precision", "recall", "f1", "predicted")}
         shown = [{name: row[key] for name, key in names.items()} for row in trade]

@@ -255,29 +255,27 @@ def span_groupings(tables: Tables) -> dict[str, Grouping]:
             seen = 0 if span is not None and span.label in types else 1 if types else 2
             names.append("" if span is None else SEEN_ENTITIES[seen])
         groups["in training"] = SEEN_ENTITIES, names
-    return {name: _grouping(items, *group) for name, group in groups.items()}
-
-
-def _grouping(items: Items, order: Sequence[str], names: Sequence[str]) -> Grouping:
-    # names are the subgroups of gold spans, then those of predicted ones
     counts = np.zeros((2, len(items), 4))  # gold, found, predicted and correct
     counts[0, :, 0] = counts[1, :, 2] = 1
     counts[0, :, 1] = counts[1, :, 3] = items.credit
-    return Grouping(
-        example=np.tile(items.example, 2),
-        names=names,
-        counts=counts.reshape(-1, 4),
-        order=order,
-        cells={
-            "precision": lambda sums: ratio(sums[..., 3], sums[..., 2]),
-            "recall": lambda sums: ratio(sums[..., 1], sums[..., 0]),
-            "f1": subgroup_f1,
-            **{"gold": count(0), "found": count(1), "predicted": count(2), "correct": count(3)},
-        },
-        rate="f1",
-        prefix="span_",
-        shown=order is not DEPTHS or not {*names} <= {"", DEPTHS[0]},
-    )
+    return {
+        name: Grouping(
+            example=np.tile(items.example, 2),
+            names=names,  # the subgroups of gold spans, then those of predicted ones
+            counts=counts.reshape(-1, 4),
+            order=order,
+            cells={
+                "precision": lambda sums: ratio(sums[..., 3], sums[..., 2]),
+                "recall": lambda sums: ratio(sums[..., 1], sums[..., 0]),
+                "f1": subgroup_f1,
+                **{"gold": count(0), "found": count(1), "predicted": count(2), "correct": count(3)},
+            },
+            rate="f1",
+            prefix="span_",
+            shown=order is not DEPTHS or not {*names} <= {"", DEPTHS[0]},
+        )
+        for name, (order, names) in groups.items()
+    }
 
 
 def depths(spans: Iterable[Span]) -> dict[Span, int]:
