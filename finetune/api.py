@@ -441,7 +441,7 @@ def train_multitask(
         )
         parts, proportions = with_planned_steps(loaded, out, recipe.alpha)
         for name, (task, data, config) in parts.items():
-            for line in (*describe(task, data), *data.notes):
+            for line in describe(task, data):
                 reporter.log(f"{name}: {line}")
             steps = quantity(config.steps or 0, "step")
             reporter.log(f"{name}: {steps}, {proportions[name]:.1%} of all")
@@ -578,14 +578,15 @@ def _finished(
 
 
 def _describe(task: Task, data: Dataset, reporter: Reporter) -> None:
-    for line in (*describe(task, data), *data.notes):
+    for line in describe(task, data):
         reporter.log(line, once=True)
 
 
 def describe(task: Task, data: Dataset) -> list[str]:
-    """Describe the data in lines: examples by split, and labels if there are any."""
+    """Describe the data in lines: examples by split, labels if there are any, and notes."""
     counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
     labels = task.state.labels
     listed = f"labels ({len(labels)}): {abbreviated(labels, 20)}"
     named = labels and not task.description.predicts
-    return [f"data: {task.state.config.data}: {counts}", *([listed] if named else [])]
+    data_line = f"data: {task.state.config.data}: {counts}"
+    return [data_line, *([listed] if named else []), *task.notes(data)]

@@ -355,7 +355,7 @@ def dry_run(name: str, config: TrainConfig) -> None:
     encoded = task.encode(examples[:10_000])
     lengths = sorted(encoded.sequences.lengths.tolist())
     plan = Schedule.from_config(config, len(examples))
-    show("\n".join((*describe(task, data), *data.notes)))
+    show("\n".join(describe(task, data)))
     show(
         f"lengths in tokens: mean {statistics.fmean(lengths):.1f}, median "
         f"{lengths[len(lengths) // 2]}, 95 % {lengths[int(len(lengths) * 0.95)]}, longest "

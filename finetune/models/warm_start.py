@@ -47,7 +47,6 @@ LANGUAGE_MODELS = ("MaskedLM", "PreTraining", "LMHeadModel")
 class WarmStart:
     """A trained model to begin with."""
 
-    name: str  # the value of --init-from
     source: str  # folder or hub id of the model
     config: Any  # the Hugging Face configuration of its encoder
     custom_type: str | None  # its model type if in INNER_CONFIGS
@@ -55,25 +54,8 @@ class WarmStart:
     rows: tuple[int | None, ...] | None
     """The old class of each label, None for a new one; None if the whole head will be new."""
     head_class: ReusableHead | None
-    language_model: bool = False
-    """Whether the new model keeps the masked language model, if there is one."""
-
-    @property
-    def note(self) -> str:
-        """One line on the reused parts."""
-        commit = getattr(self.config, "_commit_hash", None)
-        name = f"{self.name}{f' (commit {commit})' if commit else ''}"
-        architectures = getattr(self.config, "architectures", None) or ()
-        if self.language_model and any(
-            architecture.endswith(LANGUAGE_MODELS) for architecture in architectures
-        ):
-            return f"encoder and masked language model from {name}"
-        if self.rows is None:
-            return f"encoder from {name}; new head"
-        pairs = list(zip(self.labels, self.rows, strict=True))
-        kept = ", ".join(label for label, row in pairs if row is not None)
-        new = ", ".join(label for label, row in pairs if row is None)
-        return f"encoder and head from {name}; classes by name: {kept}{new and f'; new: {new}'}"
+    note: str
+    """One line on the reused parts."""
 
     def copy_head(self, head: Any) -> None:
         """Give a new head the rows of the labels that stay, where the old model has them."""
@@ -131,16 +113,20 @@ def find_warm_start(
     rows: tuple[int | None, ...] | None = tuple(old_rows.get(label.lower()) for label in labels)
     if len(old_rows) < len(old) or not any(label.lower() in old_rows for label in labels):
         rows = None
-    return WarmStart(
-        name,
-        source,
-        inner,
-        custom_type,
-        tuple(labels),
-        rows,
-        head_class,
-        config.trains_language_model and custom_type is None,
-    )
+    commit = getattr(inner, "_commit_hash", None)
+    shown = f"{name} (commit {commit})" if commit else name
+    architectures = getattr(inner, "architectures", None) or ()
+    has_language_model = any(name.endswith(LANGUAGE_MODELS) for name in architectures)
+    if config.trains_language_model and custom_type is None and has_language_model:
+        note = f"encoder and masked language model from {shown}"
+    elif rows is None:
+        note = f"encoder from {shown}; new head"
+    else:
+        pairs = list(zip(labels, rows, strict=True))
+        kept = ", ".join(label for label, row in pairs if row is not None)
+        new = ", ".join(label for label, row in pairs if row is None)
+        note = f"encoder and head from {shown}; classes by name: {kept}{new and f'; new: {new}'}"
+    return WarmStart(source, inner, custom_type, tuple(labels), rows, head_class, note)
 
 
 def _model_source(name: str) -> str:

@@ -254,9 +254,7 @@ def load_packed(task: type[Task], config: Any, data: Any = None) -> tuple[Task, 
     packed, derived, _ = inputs.prepared(make) if inputs else make()
     state = PretrainingState(config=config, max_length=limit, **MaskedTask.derive(config, packed))
     notes, names = packed.notes, encoder.architectures or ()
-    if warm_start:
-        notes = [*notes, warm_start.note]
-    elif names and not any(name.endswith(LANGUAGE_MODELS) for name in names):
+    if not warm_start and names and not any(name.endswith(LANGUAGE_MODELS) for name in names):
         notes = [*notes, f"{names[0]} has no masked language model: its head is new"]
     notes = [*notes, *derived["notes"]]
     packed = limited(replace(packed, notes=notes), config)

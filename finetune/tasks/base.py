@@ -134,6 +134,10 @@ class Task(ABC):
         """The name of the command, as in ``TASKS``."""
         return self.description.name
 
+    def notes(self, data: Dataset) -> list[str]:
+        """The notes on its data, and on the model that a new one begins with."""
+        return [*data.notes, *([] if self.warm_start is None else [self.warm_start.note])]
+
     def collate(self, sequences: Iterable[TokenSequence]) -> dict[str, torch.Tensor]:
         """Make the targets of a batch of sequences, in their order; none if gold is missing."""
         flat = FlatSequences.of(sequences)

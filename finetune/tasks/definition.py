@@ -34,8 +34,7 @@ def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tup
     state = task.state_class(config=config, max_length=limit, **derived)
     loaded = task_of(task, state, tokenizer, warm_start)
     data = limited(data, config)
-    data = loaded.complete(replace(data, notes=[*data.notes, *unmeasured_labels(data)]))
-    return loaded, replace(data, notes=[*data.notes, warm_start.note]) if warm_start else data
+    return loaded, loaded.complete(replace(data, notes=[*data.notes, *unmeasured_labels(data)]))
 
 
 def run_data(

@@ -378,11 +378,12 @@ def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tup
             f"{config.data}: the teacher was trained on another type of data, and its student "
             "predicts the same type."
         )
-    if config.init_from is not None:  # the head is the teacher's, also where others start anew
-        notes = [*dataset.notes[:-1], f"layers of the encoder, and head, from {teacher.name}"]
-        dataset = replace(dataset, notes=notes)
+    start = task.warm_start
+    if start is not None:  # its head is the teacher's, also where others start anew
+        note = f"layers of the encoder, and head, from {teacher.name}"
+        start = replace(start, note=note)
     state = replace(state, config=config, max_length=of_data.max_length)
-    return replace(task, state=state), dataset
+    return replace(task, state=state, warm_start=start), dataset
 
 
 def with_fewer_layers(task: Task, model: Any, number: int) -> Any:

@@ -96,7 +96,7 @@ class Scorer:
         self.reporter, self.name, self.callbacks = reporter, name, callbacks
         self.custom_metrics = custom_metrics(config.custom_metrics, metrics or {})
         self.precision = resolve_precision(config, folder.accelerator.device)
-        self.notes = list(dataset.notes)
+        self.notes = task.notes(dataset)
         self.progress = Progress()
         self.last_score = -float("inf")  # the time at which the last score was printed
 

@@ -69,7 +69,7 @@ def begun(workdir: Path, run: str, task: str, **more: Any) -> tuple[Any, Any, st
     old = saved_task(folder).model(folder / "best")
     made, dataset = load_task(config(workdir, task, init_from=str(folder), **more), task)
     torch.manual_seed(4)
-    return old, made.state.labels, dataset.notes[-1], made.model()
+    return old, made.state.labels, made.notes(dataset)[-1], made.model()
 
 
 def encoder_weights(head: Any) -> dict[str, torch.Tensor]:

@@ -185,7 +185,7 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
     for name, value in saved.encoder.model.state_dict().items():
         torch.testing.assert_close(weights[name], value, rtol=0, atol=0)
     further, again = fx.load(config_of(model=None, init_from=str(run)))
-    assert f"encoder and masked language model from {run}" in again.notes
+    assert f"encoder and masked language model from {run}" in further.notes(again)
     for name, value in further.model().state_dict().items():
         torch.testing.assert_close(value, saved.state_dict()[name], rtol=0, atol=0)
 

@@ -78,13 +78,14 @@ def test_a_student_with_the_weights_of_its_teacher_has_no_loss(setup: str, tmp_p
     teacher = teacher_of(setup)
     weights = Distillation(hard_weight=0.0, unlabeled=unlabeled(setup))
     out = str(tmp_path / "run")
-    found = distill(teacher, layers=3, out=out, steps=1, distillation=weights, **QUIET)
+    settings = {"layers": 3, "out": out, "steps": 1, "baseline": True, **QUIET}
+    found = distill(teacher, distillation=weights, **settings)
     (loss,) = losses(tmp_path / "run")
     assert abs(loss) < 1e-5
-    assert list(found.models) == ["teacher", "student"]
     assert found.models["student"].parameters == found.models["teacher"].parameters
     assert len(Predictor(tmp_path / "run").labels) == len(Predictor(teacher).labels)
     assert f"layers of the encoder, and head, from {teacher}" in found.run.notes
+    assert found.baseline and not any(str(teacher) in note for note in found.baseline.notes)
     assert not (tmp_path / "run" / "teacher").exists()
     assert json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))["lr"] == 6e-4
 
