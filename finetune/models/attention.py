@@ -118,10 +118,10 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
     # [1, A, T, D] three times -> [1, T, A, D] for a single group, with few operators
-    (group,), (_, num_heads, _, size) = call.layout.groups, query.shape
-    positions = call.layout.cached("positions", lambda: group.positions(call.layout.num_tokens))
-    rows = torch.cat([query, key, value]).index_select(2, group.tokens.view(-1))  # [3, A, G, D]
-    rows = rows.view(3, num_heads, group.size, group.longest, size).transpose(1, 2)
+    (group,), (_, heads, num_tokens, size) = call.layout.groups, query.shape
+    sources, positions = call.layout.cached("padded", lambda: group.rows(heads, num_tokens))
+    rows = torch.cat([query, key, value]).view(3, -1, size).index_select(1, sources)
+    rows = rows.view(3, group.size, heads, group.longest, size)
     query, key, value = rows.unbind()  # to index would add up three gradients of all
     output = _dense(query, key, value, group, call).transpose(1, 2)
     return output.flatten(0, 1).index_select(0, positions)[None]

@@ -171,7 +171,7 @@ class MasterWeights:
         for flat in self._flats:
             if empty := [flat.gradients[number] for number in flat.empty]:
                 torch._foreach_zero_(empty)
-        plain = [weight.grad for weight in self._plain if weight.grad is not None]
+        plain = [grad for weight in self._plain if (grad := weight.grad) is not None]
         return [*(flat.gradient for flat in self._flats), *plain]
 
     @contextlib.contextmanager

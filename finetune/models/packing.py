@@ -48,11 +48,16 @@ class Group(NamedTuple):
         """L, the number of columns."""
         return self.tokens.shape[1]
 
-    def positions(self, num_tokens: int) -> Tensor:
-        """The index of each token of the packed row among the padded tokens of this group."""
-        tokens = self.tokens.where(self.valid, num_tokens).view(-1)
-        numbers = torch.arange(len(tokens), device=tokens.device)
-        return numbers.new_empty(num_tokens + 1).scatter_(0, tokens, numbers)[:-1]
+    def rows(self, num_heads: int, num_tokens: int) -> tuple[Tensor, Tensor]:
+        """The rows of this group, if it is the only one: of A heads [size * A * L] among [A * T].
+
+        The second tensor has for each of T tokens its place among the padded ones.
+        """
+        heads = torch.arange(num_heads, device=self.tokens.device)[:, None]
+        sources = (heads * num_tokens + self.tokens[:, None]).view(-1)
+        targets = self.tokens.where(self.valid, num_tokens).view(-1)
+        numbers = torch.arange(len(targets), device=targets.device)
+        return sources, numbers.new_empty(num_tokens + 1).scatter_(0, targets, numbers)[:-1]
 
     def attention_mask(self, sliding_window: int | None, device: torch.device) -> Tensor | None:
         """Build a mask broadcastable to [size, A, L, L], True where a query attends to a key.

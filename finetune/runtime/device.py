@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -88,22 +87,20 @@ def all_to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor
     """Copy tensors to a device; tensors on the CPU go to a GPU in one copy of one buffer."""
     if device.type != "cuda" or not any(value.is_cpu for value in values):
         return [value.to(device) for value in values]
-    sizes = [value.numel() * value.element_size() if value.is_cpu else 0 for value in values]
-    starts = list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
-    buffer = pinned_buffer(starts[-1])
+    on_cpu = [value for value in values if value.is_cpu]
+    lengths = [value.numel() * value.element_size() for value in on_cpu]
+    sizes = [-(-length // _ALIGNMENT) * _ALIGNMENT for length in lengths]
 
-    def view(of: Tensor, index: int) -> Tensor:
-        part = of.narrow(0, starts[index], sizes[index])
-        return part.view(values[index].dtype).view(values[index].shape)
+    def parts(buffer: Tensor) -> list[Tensor]:
+        chosen = zip(on_cpu, lengths, buffer.split(sizes), strict=True)
+        return [part[:n].view(value.dtype).view(value.shape) for value, n, part in chosen]
 
-    on_cpu = {index for index, value in enumerate(values) if value.is_cpu}
-    for index in on_cpu:
-        view(buffer, index).copy_(values[index])
-    moved = buffer.to(device, non_blocking=True)
-    return [
-        view(moved, index) if index in on_cpu else value.to(device)
-        for index, value in enumerate(values)
-    ]
+    buffer = pinned_buffer(sum(sizes))
+    for part, value in zip(parts(buffer), on_cpu, strict=True):
+        part.copy_(value)
+    copies = parts(buffer.to(device, non_blocking=True))
+    moved = {id(value): copy for value, copy in zip(on_cpu, copies, strict=True)}
+    return [moved[id(value)] if value.is_cpu else value.to(device) for value in values]
 
 
 def batch_to_device(batch: Batch, device: torch.device) -> Batch:
