@@ -184,12 +184,6 @@ def apply_masks(model: nn.Module, folder: str | Path) -> None:
             weight.mul_(torch.from_numpy(bits).to(weight))
 
 
-def trained_share(head: nn.Module) -> str:
-    """How many weights of a model are trained, for people."""
-    trained, total = weight_numbers(head)
-    return f"{trained:,} of {total:,} weights ({trained / total:.2%})"
-
-
 def weight_numbers(head: nn.Module) -> tuple[int, int]:
     """The number of trained weights of a model, and of all its weights without adapters."""
     adapter = {id(weight) for _, weight in _adapter_weights(head)}

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.modeling_outputs import BaseModelOutput
 
 from finetune.models.dropout import dropout
 from finetune.models.packing import Group, PackedLayout
@@ -51,38 +50,21 @@ def unsupported_reason(model: Any) -> str:
     return ""
 
 
-def forward(
-    model: Any,
-    *,
-    position_ids: Tensor,
-    token_type_ids: Tensor,
-    layout: PackedLayout,
-    input_ids: Tensor | None = None,
-    inputs_embeds: Tensor | None = None,
-    output_hidden_states: bool = False,
-) -> BaseModelOutput:
-    """Run a base model on one packed row: ids [1, T] three times -> hidden states [1, T, H].
+def hidden_states(model: Any, embedded: Tensor, layout: PackedLayout) -> list[Tensor]:
+    """Run the layers of a base model on the embeddings [T, H] of a packed row.
 
-    ``inputs_embeds`` [1, T, E] are read in place of ``input_ids``.
+    Returns the embeddings, and the hidden states [T, H] of each layer.
     """
-    if position_ids.device.type != "cpu":
+    if embedded.device.type != "cpu":
         layout = dataclasses.replace(layout, max_waste=_MAX_WASTE_ON_DEVICE)
-    hidden = model.embeddings(
-        input_ids=input_ids,
-        position_ids=position_ids,
-        token_type_ids=token_type_ids,
-        inputs_embeds=inputs_embeds,
-    )[0]  # [T, H]
     is_v2 = model.config.model_type == "deberta-v2"
     longest = max(group.longest for group in layout.groups)
-    states, positions = [hidden], _relative_positions(model.encoder, longest, is_v2)
+    states, positions = [embedded], _relative_positions(model.encoder, longest, is_v2)
     for layer in model.encoder.layer:
         again = layer.gradient_checkpointing and layer.training and torch.is_grad_enabled()
         run = partial(layer._gradient_checkpointing_func, _layer) if again else _layer
-        hidden = run(layer, hidden, positions, layout, is_v2)
-        states.append(hidden)
-    hidden_states = tuple(state[None] for state in states) if output_hidden_states else None
-    return BaseModelOutput(last_hidden_state=hidden[None], hidden_states=hidden_states)
+        states.append(run(layer, states[-1], positions, layout, is_v2))
+    return states
 
 
 def _layer(

@@ -63,8 +63,8 @@ from finetune.types import Batch, UserError
 ABOVE = ("pooler.", f"{BILSTM}.")
 """Names of a base model's submodules above its hidden states."""
 Batching = Literal["auto", "packed", "padded"]
-OWN_FORWARDS: dict[Any, Any] = {"deberta": deberta, "mpnet": mpnet}
-"""By ``Family.packing``, the modules with a forward pass for packed rows."""
+OWN_LAYERS: dict[Any, Any] = {"deberta": deberta, "mpnet": mpnet}
+"""By ``Family.packing``, the modules that run the layers of a model on packed rows."""
 
 
 class Encoder(nn.Module):
@@ -306,18 +306,19 @@ class Encoder(nn.Module):
         are read in place of the model's parameters.
         """
         inputs = self.packed_inputs(row, vectors, shape)
-        if layers:
-            inputs["output_hidden_states"] = True
         attention = partial(packed_attention, self.model.config)
         with self._same_in_backward(attention):
-            if family_module := OWN_FORWARDS.get(self.family.packing):
-                output = family_module.forward(self.model, **inputs)
-            else:
-                with attention():
-                    if weights is None:
-                        output = self.model(**inputs)
-                    else:
-                        output = functional_call(self.model, dict(weights), (), inputs)
+            if own_layers := OWN_LAYERS.get(self.family.packing):
+                layout, embeddings = inputs.pop("layout"), self.model.get_submodule("embeddings")
+                states = own_layers.hidden_states(self.model, embeddings(**inputs)[0], layout)
+                return [states[number] for number in (-1, *layers)]
+            if layers:
+                inputs["output_hidden_states"] = True
+            with attention():
+                if weights is None:
+                    output = self.model(**inputs)
+                else:
+                    output = functional_call(self.model, dict(weights), (), inputs)
         return [state[0] for state in _selected(output, layers)]
 
     @contextlib.contextmanager
@@ -426,8 +427,8 @@ def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) 
         reason = f"no test shows that {model_type} models give the same results packed"
     elif family_of(model) is None:
         reason = f"{type(model).__name__} is not the {model_type} model that transformers has"
-    elif family_module := OWN_FORWARDS.get(family.packing):
-        reason = family_module.unsupported_reason(model)
+    elif own_layers := OWN_LAYERS.get(family.packing):
+        reason = own_layers.unsupported_reason(model)
     elif not (family.packing and model.is_backend_compatible()):
         reason = f"{model_type} models have no forward pass for packed rows"
     elif getattr(model.config, "is_decoder", False):

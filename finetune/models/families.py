@@ -12,8 +12,8 @@ class Family:
     """The properties of a model type that the ``Encoder`` needs."""
 
     packing: Literal["interface", "deberta", "mpnet"] | None = None
-    """Packed rows go through transformers' attention ``"interface"``, or through the forward pass
-    of ``models.deberta`` or ``models.mpnet``. None: padded rows."""
+    """Packed rows go through transformers' attention ``"interface"``, or through the layers as
+    ``models.deberta`` or ``models.mpnet`` run them. None: padded rows."""
     positions: Literal["from zero", "after padding", "from two"] | None = "from zero"
     """The first position id: 0, the padding id plus 1, or 2; None leaves it to the model."""
     token_types: bool = True

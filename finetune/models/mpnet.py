@@ -11,7 +11,6 @@ import dataclasses
 from typing import Any
 
 from torch import Tensor
-from transformers.modeling_outputs import BaseModelOutput
 
 from finetune.models.attention import attend_in_groups
 from finetune.models.packing import PackedLayout
@@ -30,34 +29,24 @@ def unsupported_reason(model: Any) -> str:
     return ""
 
 
-def forward(
-    model: Any,
-    *,
-    position_ids: Tensor,
-    layout: PackedLayout,
-    input_ids: Tensor | None = None,
-    inputs_embeds: Tensor | None = None,
-    output_hidden_states: bool = False,
-) -> BaseModelOutput:
-    """Run a base model on one packed row: ids [1, T] twice -> hidden states [1, T, H].
+def hidden_states(model: Any, embedded: Tensor, layout: PackedLayout) -> list[Tensor]:
+    """Run the layers of a base model on the embeddings [T, H] of a packed row.
 
-    ``inputs_embeds`` [1, T, E] are read in place of ``input_ids``.
+    Returns the embeddings, and the hidden states [T, H] of each layer.
     """
-    hidden = model.embeddings(
-        input_ids=input_ids, position_ids=position_ids, inputs_embeds=inputs_embeds
-    )[0]  # [T, H]
-    if position_ids.device.type == "cpu":
+    if embedded.is_cpu:
         layout = dataclasses.replace(layout, max_waste=_MAX_WASTE)
     longest = max(group.longest for group in layout.groups)
-    bias = model.encoder.compute_position_bias(hidden.new_empty(1, longest))[0]  # [A, L, L]
+    bias = model.encoder.compute_position_bias(embedded.new_empty(1, longest))[0]  # [A, L, L]
     biases = []
     for group in layout.groups:
         bias_of_group = bias[:, : group.longest, : group.longest]
         if group.key_mask is not None:
             bias_of_group = bias_of_group.masked_fill(~group.key_mask, float("-inf"))
         biases.append(bias_of_group)  # [A, L, L] or [size, A, L, L]
-    states = [hidden]
+    states = [embedded]
     for layer in model.encoder.layer:
+        hidden = states[-1]
         attention, heads = layer.attention, layer.attention.attn
         p = heads.dropout.p if heads.training else 0.0
         shape = heads.num_attention_heads, heads.attention_head_size
@@ -65,7 +54,5 @@ def forward(
         output = attend_in_groups(rows, layout.row_order(shape[0]), biases, p, shape[1] ** -0.5)
         output = heads.o(output.flatten(1))
         output = attention.LayerNorm(attention.dropout(output) + hidden)
-        hidden = layer.output(layer.intermediate(output), output)
-        states.append(hidden)
-    hidden_states = tuple(state[None] for state in states) if output_hidden_states else None
-    return BaseModelOutput(last_hidden_state=hidden[None], hidden_states=hidden_states)
+        states.append(layer.output(layer.intermediate(output), output))
+    return states

@@ -52,8 +52,7 @@ class SparseEmbeddings:
     """Context in which a run trains the rows of the input embeddings that occur in its data.
 
     At its end the model has its plain embedding again, with the trained rows. If all rows are
-    trained, ``embedding`` is None and ``reason`` says why; otherwise ``note`` tells the user the
-    number of rows.
+    trained, ``embedding`` is None; otherwise ``note`` tells the user the number of rows.
     """
 
     def __init__(self, head: Any, read: Sequence[np.ndarray], added: Sequence[int] = ()) -> None:
@@ -68,8 +67,7 @@ class SparseEmbeddings:
         self.encoder, self.note = head.encoder, ""
         self.embedding: CompactEmbedding | None = None
         self.plain = self.encoder.model.get_input_embeddings()
-        self.reason = _why_unsupported(head) if read else "the sequences are unknown"
-        if self.reason:
+        if not (read and _is_replaceable(head, self.plain)):
             return
         size = len(self.plain.weight)
         occurs = np.zeros(size + 1, bool)  # ids beyond the table are for the encoder to refuse
@@ -78,13 +76,13 @@ class SparseEmbeddings:
             for start in range(0, len(ids), _BLOCK):
                 occurs[np.minimum(ids[start : start + _BLOCK], size)] = True
         self.rows = torch.from_numpy(np.flatnonzero(occurs[:size])).to(self.plain.weight.device)
-        occur = f"{len(self.rows):,} of {size:,} subwords of the vocabulary occur in the data"
-        if len(self.rows) >= MOST_OCCURRING * size:
-            self.reason = occur
-            return
-        self.note = f"{occur}: the embeddings of the others are not updated"
-        self.embedding = CompactEmbedding(self.plain, self.rows)
-        self._replace(self.plain, self.embedding)
+        if len(self.rows) < MOST_OCCURRING * size:
+            self.note = (
+                f"{len(self.rows):,} of {size:,} subwords of the vocabulary occur in the data: the "
+                "embeddings of the others are not updated"
+            )
+            self.embedding = CompactEmbedding(self.plain, self.rows)
+            self._replace(self.plain, self.embedding)
 
     def _replace(self, old: nn.Module, new: nn.Module) -> None:
         name = next(n for n, m in self.encoder.model.named_modules() if m is old)
@@ -116,16 +114,11 @@ class SparseEmbeddings:
             self._replace(compact, self.plain)
 
 
-def _why_unsupported(head: Any) -> str:
-    model_type = head.encoder.model.config.model_type
-    if family_of(head.encoder.model) is None:
-        return f"no test shows that {model_type} models use their embeddings for lookups only"
-    embedding = head.encoder.model.get_input_embeddings()
-    if type(embedding) is not nn.Embedding or embedding.max_norm is not None or embedding.sparse:
-        return f"the embeddings of this {model_type} model are not a plain nn.Embedding"
-    if not embedding.weight.requires_grad:
-        return "the embeddings are frozen (--freeze, --tuning)"
+def _is_replaceable(head: Any, embedding: Any) -> bool:
+    # tests show that the families use their embeddings for lookups only
+    has_family = family_of(head.encoder.model) is not None
+    is_plain = type(embedding) is nn.Embedding and embedding.max_norm is None
+    if not (has_family and is_plain and not embedding.sparse and embedding.weight.requires_grad):
+        return False
     weights = (weight for _, weight in head.named_parameters(remove_duplicate=False))
-    if sum(weight is embedding.weight for weight in weights) > 1:
-        return "another layer of the model shares the table"
-    return ""
+    return sum(weight is embedding.weight for weight in weights) == 1  # no layer shares the table

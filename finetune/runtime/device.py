@@ -93,7 +93,9 @@ def all_to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor
 
     def parts(buffer: Tensor) -> list[Tensor]:
         chosen = zip(on_cpu, lengths, buffer.split(sizes), strict=True)
-        return [part[:n].view(value.dtype).view(value.shape) for value, n, part in chosen]
+        return [
+            part.narrow(0, 0, n).view(value.dtype).view(value.shape) for value, n, part in chosen
+        ]
 
     buffer = pinned_buffer(sum(sizes))
     for part, value in zip(parts(buffer), on_cpu, strict=True):

@@ -52,11 +52,6 @@ class Schedule:
             config.seed,
         )
 
-    @property
-    def log_every(self) -> int:
-        """The steps between two lines of the log: it has about 200."""
-        return max(1, self.num_steps // 200)
-
     def order(self, step: int, copies: torch.Tensor | None = None) -> torch.Tensor:
         """Draw the order of the examples [E] in the epoch of a step (``epoch_order``)."""
         return epoch_order(self.num_examples, self.seed, step // self.steps_per_epoch, copies)
@@ -174,12 +169,6 @@ def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     if not (rates[True] and rates[False]):
         return {"lr": max(rates[True] or rates[False])}
     return {"lr": max(rates[True]), "head_lr": max(rates[False])}
-
-
-def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Set every group's learning rate to a factor of its peak."""
-    for group in optimizer.param_groups:
-        group["lr"] = group["peak"] * factor
 
 
 def result_settings(config: TrainConfig) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
 from finetune.tasks.multitask import Multitask
 from finetune.training.loss import RunLoss
-from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch
 
 
@@ -65,7 +64,8 @@ class Step:
         clipping, [] each, on the device. With fp16 the norm of a skipped step is 0, unless the
         scale fell below 1: the gradients then diverge.
         """
-        set_learning_rates(self.optimizer, lr_factor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * lr_factor
         for batch in batches:
             self.model.check_batch(batch)  # on the CPU, where reading ids does not wait
         if not self.model.training:  # `train()` visits all modules, which takes time

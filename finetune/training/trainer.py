@@ -22,7 +22,7 @@ from finetune.data import Dataset
 from finetune.models.adapters import (
     load_adapter_state,
     parameter_efficient_tuning,
-    trained_share,
+    weight_numbers,
 )
 from finetune.models.dropout import fast_dropout, same_modes
 from finetune.models.encoder import checkpointed_layers
@@ -146,6 +146,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
         if isinstance(task, Multitask):
             data = MixedData({name: scorer.data for name, scorer in scorers.items()}, config)
         schedule = data.schedule
+        log_every = max(1, schedule.num_steps // 200)  # lines: about 200
         if resuming:
             on_main_process(lambda: check_files(last))
         elif config.resume:
@@ -179,10 +180,11 @@ def _train(  # noqa: C901 (the whole course is in one place)
         restored.enter_context(masters)
         optimizer = adamw(masters.groups, config)
         if config.tuning != "full":
-            peaks = logged_learning_rates(optimizer)
+            rates = logged_learning_rates(optimizer).items()
+            trained, total = weight_numbers(model)
             first.report(
-                f"--tuning {config.tuning} trains {trained_share(model)}, at "
-                + ", ".join(f"{name} {value:g}" for name, value in peaks.items())
+                f"--tuning {config.tuning} trains {trained:,} of {total:,} weights "
+                f"({trained / total:.2%}), at " + ", ".join(f"{name} {lr:g}" for name, lr in rates)
             )
         interrupt = InterruptHandler(accelerator)
         step = Step(task, model, masters, optimizer, config, accelerator, interrupt, loss=loss)
@@ -222,7 +224,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
                     state.finished = state.step == schedule.num_steps
                     stop, line = interrupt.should_stop(), ""
                     saving = stop or state.finished or state.step % schedule.save_every == 0
-                    if saving or scorer.is_due or state.step % schedule.log_every == 0:
+                    if saving or scorer.is_due or state.step % log_every == 0:
                         for logged in scorers.values() if saving else [scorer]:
                             steps, wait = logged.progress.step, saving or scorer.is_due
                             line = logged.log.flush(steps, optimizer, wait=wait)

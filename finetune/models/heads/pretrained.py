@@ -160,18 +160,13 @@ class PretrainedHead(Head):
     def _padded_logits(self, batch: Batch) -> Tensor:
         self.encoder.check_batch(batch)
         parts, indices = [], []
-        for group, output in self.encoder.padded_outputs(self._whole_model, batch):
-            logits = self._logits_of(output)
+        for group, logits in self.encoder.padded_outputs(self._whole_model, batch):
             parts.append(unpad(logits, group.batch) if self.per_token else logits)
             indices.append(group.tokens if self.per_token else group.sequences)
         return restore_order(parts, indices)
 
-    @property
-    def _whole_model(self) -> Any:
-        return self.model
-
-    def _logits_of(self, output: Any) -> Tensor:
-        logits: Tensor = output.logits
+    def _whole_model(self, **inputs: Tensor) -> Tensor:
+        logits: Tensor = self.model(**inputs).logits
         return logits
 
 
@@ -276,16 +271,8 @@ class ChoiceScorer(PretrainedHead):
     auto_class = AutoModelForMultipleChoice
     per_token = False
 
-    @property
-    def _whole_model(self) -> Any:
-        def one_choice(**inputs: Tensor) -> Any:
-            positions = inputs.pop("position_ids", None)
-            shown = {name: value[:, None] for name, value in inputs.items()}
-            if positions is not None:
-                shown["position_ids"] = positions[:, None]
-            return self.model(**shown)
-
-        return one_choice
+    def _whole_model(self, **inputs: Tensor) -> Tensor:
+        return super()._whole_model(**{name: rows[:, None] for name, rows in inputs.items()})
 
 
 class QuestionAnswerer(PretrainedHead):
@@ -305,7 +292,8 @@ class QuestionAnswerer(PretrainedHead):
 
     auto_class = AutoModelForQuestionAnswering
 
-    def _logits_of(self, output: Any) -> Tensor:
+    def _whole_model(self, **inputs: Tensor) -> Tensor:
+        output = self.model(**inputs)
         return torch.stack([output.start_logits, output.end_logits], -1)
 
 
