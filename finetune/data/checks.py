@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import mean
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from finetune.data.dataset import WARNING, WITHOUT_LEAKS, Dataset
 from finetune.data.examples import BLANK, DAMAGED, Examples, indices_of
@@ -73,29 +73,23 @@ class Finding:
         return f"{self.message} (first in {self.locations[0]})" if self.locations else self.message
 
 
-class Locations(NamedTuple):
-    """The first ones of some locations, and their number."""
-
-    first: Sequence[str]
-    number: int
-
-    @classmethod
-    def of(cls, locations: Sequence[str]) -> Locations:
-        """Keep the first locations."""
-        return cls(locations[:MAX_LOCATIONS], len(locations))
-
-    @classmethod
-    def where(cls, rows: Examples, which: Iterable[bool]) -> Locations:
-        """Locate the examples for which ``which`` is true."""
-        indices = indices_of(which)
-        return cls(rows.locations(indices[:MAX_LOCATIONS]), len(indices))
+def _where(rows: Examples, which: Iterable[bool]) -> tuple[list[str], int]:
+    """The first locations of the examples for which ``which`` is true, and their number."""
+    indices = indices_of(which)
+    return rows.locations(indices[:MAX_LOCATIONS]), len(indices)
 
 
-def _located(level: Level, check: str, message: str, locations: Locations) -> Iterator[Finding]:
-    if locations.number:
-        more = locations.number - len(locations.first)
-        shown = (*locations.first, *([f"… and {more:,} more"] if more else []))
-        yield Finding(level, check, message, shown)
+def _first_of(locations: Sequence[str], number: int, most: int) -> tuple[str, ...]:
+    more = (f"… and {number - most:,} more",) if number > most else ()
+    return (*locations[:most], *more)
+
+
+def _located(
+    level: Level, check: str, message: str, locations: Sequence[str], number: int | None = None
+) -> Iterator[Finding]:
+    number = len(locations) if number is None else number
+    if number:
+        yield Finding(level, check, message, _first_of(locations, number, MAX_LOCATIONS))
 
 
 def bad_rows(errors: Iterable[str]) -> Iterator[Finding]:
@@ -110,7 +104,7 @@ def bad_rows(errors: Iterable[str]) -> Iterator[Finding]:
         by_cause.setdefault(cause, []).append(error)
     for same in by_cause.values():
         counted = quantity(len(same), "row cannot be read", "rows cannot be read")
-        yield from _located("error", "rows", counted, Locations.of(same))
+        yield from _located("error", "rows", counted, same)
 
 
 def render(findings: Iterable[Finding]) -> str:
@@ -232,10 +226,10 @@ def _documents(splits: _Splits) -> Iterator[Finding]:
 
 
 def _document_problems(split: str, rows: Examples) -> Iterator[Finding]:
-    unnamed = Locations.where(rows, (name is None for name in rows.column("document")))
-    message = f"{split}: {_of(unnamed, rows, 'sentence')} no document name"
+    unnamed = _where(rows, (name is None for name in rows.column("document")))
+    message = f"{split}: {_of(unnamed[1], rows, 'sentence')} no document name"
     message += ": --context has nothing to add to them"
-    yield from _located("info", "documents", message, unnamed)
+    yield from _located("info", "documents", message, *unnamed)
     begun, again = set[str](), list[str]()
     for document, where, _ in _consecutive_documents(rows):
         if document in begun:
@@ -243,7 +237,7 @@ def _document_problems(split: str, rows: Examples) -> Iterator[Finding]:
         begun.add(document)
     message = f"{split}: documents continue {quantity(len(again), 'time')} after another one began"
     message += ": --context ends there (keep the sentences of a document together)"
-    yield from _located("info", "documents", message, Locations.of(again))
+    yield from _located("info", "documents", message, again)
 
 
 def _consecutive_documents(rows: Examples) -> Iterator[tuple[str, str, int]]:
@@ -261,14 +255,14 @@ def _labels(splits: _Splits, golds: Golds) -> Iterator[Finding]:
     for split, rows in splits.items():
         counts, number = golds[split]
         which: Any = (gold is None for gold in rows.golds()) if number else ()
-        without = Locations.where(rows, which)
+        without = _where(rows, which)
         if split == "train" and number == len(rows):
             message = "train: no example has a label (--columns label=NAME?)"
-            yield from _located("error", "labels", message, without)
+            yield from _located("error", "labels", message, *without)
         else:
             level: Level = "info" if split.startswith("test") else "warning"
-            message = f"{split}: {_of(without, rows, 'example')} no label"
-            yield from _located(level, "labels", message, without)
+            message = f"{split}: {_of(without[1], rows, 'example')} no label"
+            yield from _located(level, "labels", message, *without)
         if numbers := _numbers(rows):
             spread = f"{min(numbers):g} to {max(numbers):g}, mean {mean(numbers):.2f}"
             yield Finding("info", "labels", f"{split}: numbers {spread}")
@@ -301,11 +295,11 @@ def _pairs(splits: _Splits) -> Iterator[Finding]:
         return
     single = {pair is None for pair in train.column("pair")}
     for split, rows in splits.items() if len(single) == 1 else ():
-        unlike = Locations.where(rows, ((p is None) not in single for p in rows.column("pair")))
+        unlike = _where(rows, ((p is None) not in single for p in rows.column("pair")))
         text_types = "single texts" if True in single else "pairs of texts"
-        message = f"{split}: {unlike.number:,} of {quantity(len(rows), 'example')} unlike train, "
+        message = f"{split}: {unlike[1]:,} of {quantity(len(rows), 'example')} unlike train, "
         message += f"which has {text_types}: name the columns with --columns text=NAME pair=NAME"
-        yield from _located("error", "pairs", message, unlike)
+        yield from _located("error", "pairs", message, *unlike)
 
 
 def _label_problems(splits: _Splits, golds: Golds) -> Iterator[Finding]:
@@ -375,7 +369,7 @@ def _unseen(splits: _Splits, counts: Mapping[str, Counter[str]]) -> Iterator[Fin
                 effect = f"correct them, or remove their rows; train has {abbreviated(train)}"
                 effect += near and f".{near}"
             message = f"{split}: labels that train does not have: {listed}: {effect}"
-            yield from _located(level, "labels", message, Locations.where(rows, unseen))
+            yield from _located(level, "labels", message, *_where(rows, unseen))
         names = {*counts[split], *voted_names([rows])}
         if counts[split] and (absent := [name for name in train if name not in names]):
             message = f"{split}: never has {abbreviated(absent)}, which train has"
@@ -384,11 +378,11 @@ def _unseen(splits: _Splits, counts: Mapping[str, Counter[str]]) -> Iterator[Fin
 
 def _content(split: str, rows: Examples) -> Iterator[Finding]:
     flags = rows.stats("flags")
-    empty, damaged = (Locations.where(rows, flags & flag > 0) for flag in (BLANK, DAMAGED))
-    message = f"{split}: {quantity(empty.number, 'example')} with an empty text"
-    yield from _located("warning", "empty", message, empty)
-    message = f"{split}: {quantity(damaged.number, 'example')} with U+FFFD, the mark of a lost "
-    yield from _located("warning", "characters", f"{message}character", damaged)
+    empty, damaged = (_where(rows, flags & flag > 0) for flag in (BLANK, DAMAGED))
+    message = f"{split}: {quantity(empty[1], 'example')} with an empty text"
+    yield from _located("warning", "empty", message, *empty)
+    message = f"{split}: {quantity(damaged[1], 'example')} with U+FFFD, the mark of a lost "
+    yield from _located("warning", "characters", f"{message}character", *damaged)
 
 
 def _questions(split: str, rows: Examples) -> Iterator[Finding]:
@@ -400,7 +394,7 @@ def _questions(split: str, rows: Examples) -> Iterator[Finding]:
         effect = "write each answer as it is in the context, with the number of its first "
         effect += f"character there (`{START_COLUMN}`, from 0)"
     message = f"{split}: {quantity(len(reasons), 'question')} without an answer in its place: "
-    yield from _located(level, "answers", message + effect, Locations.of(reasons))
+    yield from _located(level, "answers", message + effect, reasons)
     firsts: dict[str | int, str] = {}
     repeated = [
         f"{where} ({key}, as {firsts[key]})"
@@ -408,7 +402,7 @@ def _questions(split: str, rows: Examples) -> Iterator[Finding]:
         if key is not None and firsts.setdefault(key, where) != where
     ]
     message = f"{split}: {quantity(len(repeated), 'repeated id')}: predictions are scored by id"
-    yield from _located("warning", "ids", message, Locations.of(repeated))
+    yield from _located("warning", "ids", message, repeated)
 
 
 def _transitions(
@@ -425,17 +419,15 @@ def _transitions(
     if not illegal:
         yield Finding("info", "scheme", f"{message}, all transitions legal")
     message += f", {quantity(len(illegal), 'illegal tag')} (read as the start of a span)"
-    yield from _located("warning", "scheme", message, Locations.of(illegal))
+    yield from _located("warning", "scheme", message, illegal)
 
 
 def _words_over(split: str, rows: Examples, max_length: int) -> Iterator[Finding]:
-    over = Locations.where(rows, rows.stats("words") > max_length)
+    over = _where(rows, rows.stats("words") > max_length)
     level: Level = "info" if rows.are_words else "warning"
     effect = "read in windows" if rows.are_words else "so surely more tokens"
-    message = (
-        f"{split}: {quantity(over.number, 'example')} of more than {max_length} words, {effect}"
-    )
-    yield from _located(level, "lengths", message, over)
+    message = f"{split}: {quantity(over[1], 'example')} of more than {max_length} words, {effect}"
+    yield from _located(level, "lengths", message, *over)
 
 
 def _subwords(
@@ -452,12 +444,12 @@ def _subwords(
     message = f"{split}: {_summary('subwords', totals)}"
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
     message = f"{split}: {quantity(len(vanished), 'word')} without subwords (read as a placeholder)"
-    yield from _located("warning", "subwords", message, Locations.of(vanished))
-    over = Locations.where(rows, (total + num_special > max_length for total in totals))
+    yield from _located("warning", "subwords", message, vanished)
+    over = _where(rows, (total + num_special > max_length for total in totals))
     level: Level = "info" if words else "warning"
     effect = "read in windows" if words else "will be cut, unless read in windows"
-    message = f"{split}: {quantity(over.number, 'example')} of more than {max_length} tokens: "
-    yield from _located(level, "lengths", f"{message}{effect}", over)
+    message = f"{split}: {quantity(over[1], 'example')} of more than {max_length} tokens: "
+    yield from _located(level, "lengths", f"{message}{effect}", *over)
 
 
 def _subword_counts(rows: Examples, count_subwords: SubwordCounter) -> Iterator[Sequence[int]]:
@@ -484,20 +476,20 @@ def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
     repeats = f"{quantity(extra, 'repeated example')} ({100 * extra / len(rows):.1f}%)"
     message = f"{split}: {repeats}: equal texts within the split"
     by_location = np.argsort(order[begins])[:MAX_LOCATIONS]
-    where = Locations(rows.locations(order[begins[by_location] + 1]), len(begins))
-    yield from _located("info", "duplicates", message, where)
+    locations = rows.locations(order[begins[by_location] + 1])
+    yield from _located("info", "duplicates", message, locations, len(begins))
     examined = np.zeros(len(rows), bool)
     # in the order of hashes: a random sample
     for begin, count in zip(begins[:MOST_EXAMINED], counts[:MOST_EXAMINED], strict=True):
         examined[order[begin : begin + count]] = True
     conflicts = _conflicts(rows.keep(examined), hashes[examined].tolist())
-    message = f"{split}: {quantity(conflicts.number, 'repeated text')} with different labels"
+    message = f"{split}: {quantity(len(conflicts), 'repeated text')} with different labels"
     if len(begins) > MOST_EXAMINED:
         message += f", among {MOST_EXAMINED:,} of {len(begins):,}, drawn at random"
     yield from _located("warning", "duplicates", message, conflicts)
 
 
-def _conflicts(repeated: Examples, hashes: Sequence[int]) -> Locations:
+def _conflicts(repeated: Examples, hashes: Sequence[int]) -> list[str]:
     firsts = dict.fromkeys(hashes, ("", None))  # location and gold of the first labeled text
     conflicts: dict[int, str] = {}
     for key, row in zip(hashes, repeated, strict=True):
@@ -508,7 +500,7 @@ def _conflicts(repeated: Examples, hashes: Sequence[int]) -> Locations:
             firsts[key] = row.where or "?", _gold(row)
         elif gold != _gold(row):
             conflicts[key] = f"{where} and {row.where}"
-    return Locations.of([conflicts[key] for key in firsts if key in conflicts])
+    return [conflicts[key] for key in firsts if key in conflicts]
 
 
 def _gold(example: Example) -> Any:
@@ -541,7 +533,7 @@ def _leaks(splits: _Splits) -> Iterator[Finding]:
             level: Level = "warning" if name == "train" else "info"
             if name == "train":
                 message += f"; {split}{WITHOUT_LEAKS} of a run is the score of the others"
-            yield from _located(level, "leak", message, Locations(list(pairs), len(shared)))
+            yield from _located(level, "leak", message, list(pairs), len(shared))
         earlier[split] = np.unique(hashes, return_index=True)
 
 
@@ -576,12 +568,12 @@ def _spans(splits: _Splits) -> Iterator[Finding]:
             level: Level = "warning" if split == "train" else "info"
             message = f"{split}: {quantity(len(several), 'span')} with several labels: "
             message += "--multi-label keeps all"
-            yield from _located(level, "labels", message, Locations.of(several))
+            yield from _located(level, "labels", message, several)
             message = f"{split}: {quantity(len(crossing), 'pair')} of crossing spans: "
             message += "--decoding overlapping keeps both"
-            yield from _located(level, "nesting", message, Locations.of(crossing))
+            yield from _located(level, "nesting", message, crossing)
 
 
-def _of(some: Locations, rows: Examples, noun: str) -> str:
+def _of(number: int, rows: Examples, noun: str) -> str:
     total = quantity(len(rows), noun)
-    return quantity(some.number, f"of {total} has", f"of {total} have")
+    return quantity(number, f"of {total} has", f"of {total} have")
