@@ -138,6 +138,7 @@ def test_columns_of_csv(tmp_path: Path) -> None:
 
 
 ROW = {"question": "Who?", "choices": ["me", "you"], "label": 0}
+NAMED = {"text": ["me", "you"], "label": ["A", "B"]}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "one choice": ({"choices": ["me"]}, r"one choice \('me'\): a question needs two or more"),
     "no choice": ({"choices": []}, "no choice: a question needs two or more"),
@@ -149,17 +150,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "letter": ({"label": "C"}, r"label 'C' is none of 2 choices \(me, you\)"),
     "boolean": ({"label": True}, "label True is neither a number nor a text"),
     "repeated": (
-        {"choices": ["you", "me", "you"], "label": "you"},
-        "label 'you' is the text of 2 choices: write its number, from 0",
+        {"choices": ["a", "a"], "label": "a"},
+        "label 'a' is the text of 2 choices: write",
     ),
-    "name": (
-        {"choices": {"text": ["me", "you"], "label": ["A", "B"]}, "label": "E"},
-        "label 'E': the choices are labeled A, B",
-    ),
-    "names": (
-        {"choices": {"text": ["me", "you"], "label": ["A"]}},
-        "2 choices and 1 label of choices in column 'choices'",
-    ),
+    "name": ({"choices": NAMED, "label": "E"}, "label 'E': the choices are labeled A, B"),
+    "names": ({"choices": {**NAMED, "label": ["A"]}}, "2 choices and 1 label of choices in column"),
 }
 
 

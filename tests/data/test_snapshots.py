@@ -65,9 +65,8 @@ def content_of(config: ClassifyConfig) -> Any:
     task, loaded = load_task(config, "classify")
     assert loaded.splits["train"].is_large
     rows = {split: list(own) for split, own in loaded.splits.items()}
-    stats = {
-        name: loaded.splits["train"].stats(name).tolist() for name in ("text", "words", "flags")
-    }
+    train = loaded.splits["train"]
+    stats = {name: train.stats(name).tolist() for name in ("text", "words", "flags")}
     fingerprints = loaded.fingerprint, loaded.training_fingerprint
     return rows, stats, loaded.notes, fingerprints, loaded.label_order, task.state
 
