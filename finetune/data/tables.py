@@ -294,7 +294,7 @@ def read_delimited(file: DataFile, options: ReadOptions, table: Table) -> Iterat
     if not _is_header(header, options):
         lines = chain([first], lines)
         header, table.first_row = [str(index) for index in range(len(header))], header
-    check_header(header, options, file.where(first[0]))
+    refuse_repeated(header, file.where(first[0]), options)
     table.header = header
     for number, fields in lines:
         problem = ""
@@ -314,26 +314,21 @@ def read_delimited(file: DataFile, options: ReadOptions, table: Table) -> Iterat
             yield Row(dict(zip(header, fields, strict=True)), file.where(number))
 
 
-def check_header(header: Sequence[str], options: ReadOptions, where: str) -> None:
-    """Raise DataError if a header names a column that is read more than once."""
-    lowered = [name.lower() for name in header]
-    known = {*options.header_names, *(name.lower() for name in options.columns.values())}
-    if repeated := next(
-        (name for name in lowered if lowered.count(name) > 1 and name in known), ""
-    ):
-        raise DataError(
-            f"{where}: the header has the column {repeated!r} "
-            f"{lowered.count(repeated)} times: rename or remove all but one."
-        )
+def refuse_repeated(columns: Sequence[Any], where: str, options: ReadOptions | None = None) -> None:
+    """Raise DataError if a table has two columns of one name: its rows keep the last one only.
 
-
-def refuse_repeated(columns: Sequence[Any], where: str) -> None:
-    """Raise DataError if a table has two columns of one name: its rows keep the last one only."""
-    name, number = Counter(map(str, columns)).most_common(1)[0] if len(columns) else ("", 0)
-    if number > 1:
-        raise DataError(
-            f"{where}: the column {name!r} is there {number} times: rename or remove all but one."
-        )
+    With ``options``, columns that are not read may have one name.
+    """
+    names = list(map(str, columns))
+    if options is not None:
+        known = {*options.header_names, *(name.lower() for name in options.columns.values())}
+        names = [name for name in map(str.lower, names) if name in known]
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise DataError(
+                f"{where}: the header has the column {name!r} {number} times: rename or remove "
+                "all but one."
+            )
 
 
 def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
@@ -396,7 +391,7 @@ def read_excel(file: DataFile, options: ReadOptions, table: Table) -> Iterator[R
     header = ["" if cell is None else str(cell).strip() for cell in first]
     while header and not header[-1]:
         header.pop()
-    check_header(header, options, f"{where} 1")
+    refuse_repeated(header, f"{where} 1", options)
     table.header = header
     if later_sheets:
         unread = abbreviated(repr(later_sheet.title) for later_sheet in later_sheets)
@@ -438,7 +433,7 @@ def parquet_rows(
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{path}: not a readable Parquet file ({error}).") from error
         refuse_repeated(schema.names, str(path))
-        check_header(schema.names, options, str(path))
+        refuse_repeated(schema.names, str(path), options)
         described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         names |= class_names(described.get("info", {}).get("features", {}))
         header |= dict.fromkeys(schema.names)

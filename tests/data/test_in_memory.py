@@ -102,7 +102,7 @@ def test_a_column_twice_is_refused_wherever_it_is(source: str, read: Any, tmp_pa
         (folder := tmp_path / "data").mkdir()
         pyarrow.parquet.write_table(data, folder / "train.parquet")
         data = str(folder) if source == "parquet" else f"train={folder}/train.parquet"
-    with pytest.raises(DataError, match="the column 'label' is there 2 times: rename or remove"):
+    with pytest.raises(DataError, match="the header has the column 'label' 2 times: rename"):
         read(data)
 
 
