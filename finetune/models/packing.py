@@ -100,14 +100,17 @@ class PackedLayout:
 
         On a GPU a single group is computed there, if it is not too much padding.
         """
+        on_device = self.cu_seqlens.device.type != "cpu"
         size = (len(self.cu_seqlens) - 1) * round_up(self.max_seqlen, TOKEN_MULTIPLE)
-        is_small = size <= (1 + self.max_waste) * self.num_tokens
-        if is_small and self.cu_seqlens.device.type != "cpu":
+        if on_device and size <= (1 + self.max_waste) * self.num_tokens:
             return (self.all_padded(),)
         if not self.lengths:
             raise RuntimeError("one sequence is so long that attention cannot pad all others to it")
+        divided = list(group_by_length(self.lengths, self.max_waste, TOKEN_MULTIPLE))
+        if on_device and len(divided) == 1:
+            return (self.all_padded(),)
         ends, groups = torch.tensor(self.lengths).cumsum(0), []
-        for members in group_by_length(self.lengths, self.max_waste, TOKEN_MULTIPLE):
+        for members in divided:
             lengths = torch.tensor([self.lengths[member] for member in members])[:, None]
             begin = ends[members][:, None] - lengths
             offsets = torch.arange(round_up(int(lengths[-1]), TOKEN_MULTIPLE))

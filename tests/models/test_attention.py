@@ -240,3 +240,11 @@ def test_half_precision_is_as_near_as_its_products() -> None:
     expected = dense([row.float() for row in rounded], lengths, None, 32**-0.5)
     out, _ = attend(LAYER, *rounded, None, 1e-9, layout=layout_of(lengths))
     torch.testing.assert_close(out.float(), expected, rtol=0, atol=2e-2)
+
+
+@pytest.mark.parametrize("lengths", [(9, 12), (16, 0, 0, 0, 0), (3, 16)])
+def test_a_single_group_is_on_the_device_of_its_row(lengths: tuple[int, ...]) -> None:
+    """Rows of one group are read there; empty sequences fill a row up to its shape."""
+    bounds = torch.tensor([0, *lengths], dtype=torch.int32, device="meta").cumsum(0)
+    (group,) = PackedLayout(bounds, lengths, max_waste=3.0).groups
+    assert group.tokens.device == group.valid.device == bounds.device
