@@ -196,7 +196,8 @@ class MissingColumn(DataError):
         example = "NAME (its name)"
         if table.first_row is not None:
             example = f"0 (its number from 0; if that row is a header, its name: {role}=NAME)"
-        export = f"; {CONVERT_ADVICE}" if {*table.header} & _OF_TOOLS else ""
+        of_tools = _OF_TOOLS if role in ("words", "tags") else _OF_TOOLS - {"label"}
+        export = f"; {CONVERT_ADVICE}" if {*table.header} & of_tools else ""
         super().__init__(
             f"{table.name}: no column is known to hold {content}; {_columns_found(table)}. Name "
             f"it: --columns {role}={example}, or call it {usual!r} in the file{export}.{more}"

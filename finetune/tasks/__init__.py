@@ -205,10 +205,7 @@ def model_folder(folder: str | Path) -> Path:
     name = str(folder)
     is_short_name = resolve_model(name) != name
     if is_short_name or ("/" in name and is_hub_id(name)):
-        try:
-            folder = local_model(name)
-        except UserError as error:
-            raise UserError(f"{folder}: no such folder, and on the hub: {error}") from error
+        folder = local_model(name)
     folder = Path(folder)
     if (folder / "predictor.json").is_file():
         raise UserError(

@@ -399,11 +399,15 @@ def test_unsure_answers_are_withheld_and_nothing_else(setup: str) -> None:
             "abstained on 1 of 2; f1 of the answers given 1.000, of all if forced 1.000",
         ),
         (
+            [{"label": None, "withheld": "a", "gold": "a"}],
+            "abstained on 1 of 1; accuracy of all if forced 1.000",
+        ),
+        (
             [{"label": ["a"], "withheld": ["b"], "scores": {"b": 0.4}, "gold": ["a"]}],
             "abstained from 1 answer, which count as missing",
         ),
     ],
-    ids=("label", "choice", "answers", "labels"),
+    ids=("label", "choice", "answers", "every label", "labels"),
 )
 def test_commands_say_what_is_withheld(rows: list[dict], said: str, tmp_path) -> None:
     """The file holds its gold; it may lack the probability of a predicted label."""

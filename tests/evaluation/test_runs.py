@@ -285,7 +285,12 @@ REFUSED: list[tuple[list[dict], list[dict], str]] = [
     (labels(0, 1), texts("a", "b"), "labels are not numbers"),
     (labels(0.5, 1), texts("1", "b"), "labels are not numbers"),
     ([{"tags": ["O"]}], tagged(["O", "O"]), ":1: 1 tag for the 2 words of .*:1"),
-    ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no tags"),
+    ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no gold tags"),
+    (
+        [{"label": "a", "scores": {"a": 0.9, "b": 0.1}}],
+        texts("c"),
+        r"none of its labels \(c\) is a label of the predictions in .*jsonl \(a, b\)",
+    ),
     ([{"tags": "O"}], tagged(["O"]), ":1: tags must be a list"),
     (labels({"a": 1}), texts("a"), ":1: label must be"),
 ]

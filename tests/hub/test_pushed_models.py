@@ -105,7 +105,7 @@ def test_commands(hub: Hub, tmp_path: Path) -> None:
     assert ServedModel("x", "lab/classify", Serve(runs=())).about["sha256"]
     missing = run("predict", "lab/nothing", "--text", "x")
     assert missing.code == 2
-    assert "lab/nothing: no such folder, and on the hub: model 'lab/nothing'" in missing.err
+    assert "error: model 'lab/nothing' is neither a local folder nor on the model" in missing.err
     refused = run("compare", "lab/classify", own)
     assert refused.code == 2 and "add --data FILE" in refused.err
     assert run("thresholds", "lab/classify").code == 2

@@ -233,9 +233,10 @@ def abstained_note(tables: Tables) -> str:
         for run, rows in ((tables, answered), (forced, slice(None)))
     )
     number = len(left_out) - int(answered.sum())
+    of_given = f" of the answers given {of_answered:.3f}," if answered.any() else ""
     return (
-        f"abstained on {number:,} of {len(left_out):,}; {tables.type.default} of the answers given "
-        f"{of_answered:.3f}, of all if forced {of_all:.3f}"
+        f"abstained on {number:,} of {len(left_out):,}; {tables.type.default}{of_given} of all if "
+        f"forced {of_all:.3f}"
     )
 
 

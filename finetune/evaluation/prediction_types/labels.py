@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from finetune.data import DataError
-from finetune.data.labels import canonical_names, convert_labels
+from finetune.data.labels import canonical_name, canonical_names, convert_labels
 from finetune.data.texts import read_text_file
 from finetune.evaluation import hierarchy
 from finetune.evaluation.items import (
@@ -54,7 +54,7 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.positive import named_positive, positive_label
 from finetune.evaluation.prediction_types import votes
 from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
-from finetune.types import TextExample, TextPrediction, UserError, quantity
+from finetune.types import TextExample, TextPrediction, UserError, abbreviated, quantity
 
 NO_LABEL = ""
 """The prediction for a blank text: no gold label agrees with it, and it is no class."""
@@ -114,6 +114,14 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
         raise DataError(
             f"{files[1]}: its labels are numbers, but the predictions are names such as "
             f"{predicted[0]!r}: the files do not belong together."
+        )
+    classes: Any = next((p.scores for p in predictions if p.scores), ())
+    named = {*map(_name, gold)}
+    if named and classes and {*map(canonical_name, classes)}.isdisjoint(map(canonical_name, named)):
+        raise DataError(
+            f"{files[1]}: none of its labels ({abbreviated(sorted(named))}) is a label of the "
+            f"predictions in {files[0]} ({abbreviated(classes)}): the files do not belong "
+            "together, or labels are spelled in another way."
         )
     left_out = [prediction.decided.get("withheld") for prediction in predictions]
     labels = (*gold, *predicted, *(label for label in left_out if isinstance(label, str)))

@@ -148,7 +148,11 @@ def _words(tables: Tables) -> Items:
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPrediction:
     if example.tags is None:
-        raise DataError(f"{example.where}: no tags to score against.")
+        problem = "no gold tags" if example.spans is None else "gold spans that nest, and no tags"
+        raise DataError(
+            f"{example.where}: {problem}: tags are scored against a tag for each word; `finetune "
+            "ner` predicts nested spans."
+        )
     if len(row["tags"]) != len(example.words):
         raise DataError(
             f"{where}: {quantity(len(row['tags']), 'tag')} for the "
