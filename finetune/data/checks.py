@@ -79,17 +79,14 @@ def _where(rows: Examples, which: Iterable[bool]) -> tuple[list[str], int]:
     return rows.locations(indices[:MAX_LOCATIONS]), len(indices)
 
 
-def _first_of(locations: Sequence[str], number: int, most: int) -> tuple[str, ...]:
-    more = (f"… and {number - most:,} more",) if number > most else ()
-    return (*locations[:most], *more)
-
-
 def _located(
     level: Level, check: str, message: str, locations: Sequence[str], number: int | None = None
 ) -> Iterator[Finding]:
-    number = len(locations) if number is None else number
-    if number:
-        yield Finding(level, check, message, _first_of(locations, number, MAX_LOCATIONS))
+    first = locations[:MAX_LOCATIONS]
+    more = (len(locations) if number is None else number) - len(first)
+    if locations:
+        shown = (*first, *([f"… and {more:,} more"] if more else []))
+        yield Finding(level, check, message, shown)
 
 
 def bad_rows(errors: Iterable[str]) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """The way from rows to examples, in three steps.
 
-1. A reader of a format (``FORMATS``) opens a file as a ``Table``; hub sets and data in memory are
-   tables, too: a stream of rows with their ``file:line``, of named columns or of words.
+1. A reader of a format (``FORMATS``) yields the rows of a ``Table``, with their ``file:line``, of
+   named columns or of words; hub sets and data in memory are tables, too.
 2. A ``RowReader``, one for each shape of example, chooses the columns of a table once, from its
    first rows.
 3. It makes an example of each row. Bad rows raise an error with their location, or are listed.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, ClassVar, Literal
@@ -84,9 +85,9 @@ class RowReader(ABC):
         """
         columns = check_columns(columns, self.roles)
         options = ReadOptions(columns, self.header_names, errors=errors)
-        source = open_splits(spec, splits, partial(self.open, options=options), encoding)
-        notes, by_split, order = list(source.notes), dict[str, Examples](), tuple[str, ...]()
-        for split, table in source.splits.items():
+        dataset, tables = open_splits(spec, splits, partial(self.open, options=options), encoding)
+        notes, by_split, order = list(dataset.notes), dict[str, Examples](), tuple[str, ...]()
+        for split, table in tables.items():
             gold: Gold = "required" if split == "train" else "read"
             by_split[split] = collected(self._examples(table, columns, errors, gold))
             if not by_split[split]:
@@ -97,16 +98,9 @@ class RowReader(ABC):
             notes += [note for note in table.notes if note not in notes]
             label = table.read.get("label") or table.read.get("tags")
             order = order or tuple(table.names.get(label or "", ()))
-        examples, more_notes = self.finished(by_split, source.splits)
-        notes += column_notes(source.splits) + more_notes
-        return Dataset(
-            source.name,
-            examples,
-            notes=notes,
-            format=source.format,
-            label_order=order,
-            pinned=source.pinned,
-        )
+        examples, more_notes = self.finished(by_split, tables)
+        notes += column_notes(tables) + more_notes
+        return replace(dataset.with_splits(examples), notes=notes, label_order=order)
 
     def _examples(
         self, table: Table, columns: NamedColumns, errors: list[str] | None, gold: Gold

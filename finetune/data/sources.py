@@ -18,7 +18,7 @@ from typing import Any
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data import examples as holder
-from finetune.data.dataset import DataError
+from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import (
     COMPRESSIONS,
     IGNORED_NAMES,
@@ -88,18 +88,6 @@ class PartOf:
     spec: Any
     without_test: bool = False
     most_rows: int | None = None
-
-
-@dataclass
-class OpenSource:
-    """The opened tables of the chosen splits, in order, before they are read."""
-
-    name: str
-    splits: dict[str, Table]
-    format: str
-    notes: list[str] = field(default_factory=list)
-    pinned: str | None = None
-    """The ``--data`` value that pins the commit of a hub data set."""
 
 
 def resolve(spec: Any) -> Source:
@@ -215,27 +203,32 @@ def open_splits(
     wanted: Sequence[str] | None,
     open_file: Callable[[DataFile], Table],
     encoding: str = UTF_8,
-) -> OpenSource:
-    """Open the ``wanted`` splits of data (None: all); ``open_file`` opens one file."""
+) -> tuple[Dataset, dict[str, Table]]:
+    """Open the ``wanted`` splits of data (None: all); ``open_file`` opens one file.
+
+    Returns:
+        The data set without its examples, and the tables of the splits in order, before they are
+        read.
+    """
     source = resolve(spec)
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
         files = [source.files[split] for split in chosen]
-        tables = (_opened(paths, open_file, None, encoding) for paths in files)
+        opened = (_opened(paths, open_file, None, encoding) for paths in files)
+        tables = dict(zip(chosen, opened, strict=True))
         formats = {format_of(paths[0]) or "plain" for paths in files}
-        splits = dict(zip(chosen, tables, strict=True))
-        opened = OpenSource(source.name, splits, "+".join(sorted(formats)))
+        dataset = Dataset(source.name, {}, format="+".join(sorted(formats)))
     elif text_encoding(encoding) != UTF_8:
         raise DataError(f"{source.name}: --encoding {encoding}: only files have an encoding.")
     else:
-        opened = _open_tables(source, wanted)
-    if source.most_rows is not None and "train" in opened.splits:
-        train = opened.splits["train"]
+        dataset, tables = _open_tables(source, wanted)
+    if source.most_rows is not None and "train" in tables:
+        train = tables["train"]
         train.rows = _first_rows(train, train.rows, source.most_rows)
-    return opened
+    return dataset, tables
 
 
-def _open_tables(source: Source, wanted: Sequence[str] | None) -> OpenSource:
+def _open_tables(source: Source, wanted: Sequence[str] | None) -> tuple[Dataset, dict[str, Table]]:
     pinned = None
     if source.hub is not None:
         hub_set = downloaded(source.hub)
@@ -271,7 +264,7 @@ def _open_tables(source: Source, wanted: Sequence[str] | None) -> OpenSource:
             _refuse_repeated(source.name, split, of_split)
             notes.append(f"{split}: joined from {', '.join(of_split)}")
             tables[split] = joined(of_split.values())
-    return OpenSource(source.name, tables, format, notes, pinned)
+    return Dataset(source.name, {}, notes, format, pinned=pinned), tables
 
 
 def _refuse_repeated(data: str, split: str, parts: Mapping[str, Table]) -> None:

@@ -183,7 +183,8 @@ def input_type_of(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens",
             return "tokens" if file.format != "csv" and looks_like_conll(file) else "text"
         opened = read_file(file, ReadOptions(errors=[]))
     else:
-        opened = next(iter(open_splits(spec, None, read_file, encoding).splits.values()))
+        _, tables = open_splits(spec, None, read_file, encoding)
+        opened = next(iter(tables.values()))
     first = opened.peek(1)
     if opened.sentences:
         return "tokens"

@@ -58,15 +58,13 @@ def read_senses(spec: str, *, encoding: str = UTF_8) -> Dataset:
     Raises:
         DataError: If the data cannot be read; the message names file and line.
     """
-    source = open_splits(spec, None, _open, encoding)
-    examples = {split: Examples(_examples(table)) for split, table in source.splits.items()}
+    dataset, tables = open_splits(spec, None, _open, encoding)
+    examples = {split: Examples(_examples(table)) for split, table in tables.items()}
     for split, rows in examples.items():
         if not any(example.targets for example in rows):
-            name = source.splits[split].name
+            name = tables[split].name
             raise DataError(f"{name}: no row of {split} has targets: add some, or leave it out.")
-    return Dataset(
-        source.name, examples, notes=list(source.notes), format=source.format, pinned=source.pinned
-    )
+    return dataset.with_splits(examples)
 
 
 def read_sense_file(source: str | Path, encoding: str = UTF_8) -> Iterator[TokenExample]:

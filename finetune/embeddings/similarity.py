@@ -73,11 +73,12 @@ def read_similarity(
     columns = check_columns(columns, _ROLES)
     options = ReadOptions(columns, texts.HEADER_NAMES)
     wanted = [split] if split else None
-    opened = open_splits(spec, wanted, lambda file: open_text_table(file, options), encoding)
-    chosen = next(iter(opened.splits)) if len(opened.splits) == 1 else "test"
-    if (table := opened.splits.get(chosen)) is None:
-        names = ", ".join(opened.splits)
-        raise DataError(f"--data {spec}: choose one split of {names} with --split.")
+    dataset, tables = open_splits(
+        spec, wanted, lambda file: open_text_table(file, options), encoding
+    )
+    chosen = next(iter(tables)) if len(tables) == 1 else "test"
+    if (table := tables.get(chosen)) is None:
+        raise DataError(f"--data {spec}: choose one split of {', '.join(tables)} with --split.")
     rows = table.peek(None)
     if not rows:
         raise DataError(f"{table.name}: there is no pair in it.")
@@ -86,7 +87,7 @@ def read_similarity(
     locate = word_locator(table, columns)
     located = [locate(row, make(index, row)) for index, row in enumerate(rows)]
     pairs, label_notes = _with_gold(located)
-    return SimilarityData(pairs, (*opened.notes, *table.notes, *label_notes))
+    return SimilarityData(pairs, (*dataset.notes, *table.notes, *label_notes))
 
 
 def _with_gold(pairs: Sequence[TextExample]) -> tuple[list[TextExample], list[str]]:
