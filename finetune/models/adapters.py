@@ -78,7 +78,7 @@ def parameter_efficient_tuning(head: Any, config: TrainConfig) -> Iterator[None]
     finally:
         for path, layer in adapters(head).items():
             layer.base_layer.weight.data = _merged(layer)
-            _replace(head, path, layer.base_layer)
+            head.set_submodule(path, layer.base_layer)
         for weight, trained in before:
             weight.requires_grad_(trained)
 
@@ -104,12 +104,12 @@ def plain_layers(head: nn.Module, *, merged: bool) -> Iterator[None]:
         if merged:
             weight = nn.Parameter(_merged(layer), requires_grad=False)
             linear._parameters = {**linear._parameters, "weight": weight}
-        _replace(head, path, linear)
+        head.set_submodule(path, linear)
     try:
         yield
     finally:
         for path, layer in layers.items():
-            _replace(head, path, layer)
+            head.set_submodule(path, layer)
 
 
 def save_adapter_state(head: nn.Module, folder: Path) -> None:
@@ -198,7 +198,7 @@ def _add_adapters(head: Any, config: TrainConfig) -> None:
     if config.tuning == "mask":
         for name in names:
             layer: Any = head.encoder.model.get_submodule(name)
-            _replace(head.encoder.model, name, MaskedLinear(layer))
+            head.encoder.model.set_submodule(name, MaskedLinear(layer))
         return
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -259,8 +259,3 @@ def _merged(layer: Any) -> Tensor:
     if isinstance(layer, MaskedLinear):
         return weight * layer.mask
     return weight + layer.get_delta_weight("default")  # type: ignore[no-any-return]
-
-
-def _replace(head: nn.Module, path: str, layer: nn.Module) -> None:
-    parent, _, child = path.rpartition(".")
-    setattr(head.get_submodule(parent), child, layer)

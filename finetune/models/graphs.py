@@ -173,6 +173,8 @@ def replayed_passes(
         yield
     finally:
         encoder.graphs = before
+        if not predicting:
+            encoder.prediction_graphs = None  # which would keep the memory of training
 
 
 def new_recorder() -> CudaRecorder | None:

@@ -115,12 +115,10 @@ class Step:
             # torch.manual_seed formats a traceback for each kind of device that is not there
             seed = torch.default_generator.manual_seed if on_cpu else torch.manual_seed
             seed(batch.seed)
-        states: list[Tensor] = []
         with self.casting:
-            if layers:
-                output, states = self.model.with_states(batch, layers)
-            else:
-                output = self.model(batch)
+            if not layers:
+                return full_precision(self.model(batch)), []
+            output, states = self.model.with_states(batch, layers)
         return full_precision(output), states
 
     def _backward(self, loss: Tensor, count: Tensor, weight: float) -> Tensor:

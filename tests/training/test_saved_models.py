@@ -45,6 +45,7 @@ def test_every_task_saves_what_it_can_load(begun_with: str) -> None:
 def test_a_model_that_could_not_be_loaded_ends_a_run_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    settings = {"model": None, "init_from": fx.trained("nli"), "out": str(tmp_path / "run")}
     save = PretrainedHead.save_pretrained
 
     def damaged(head: Any, folder: Any, **options: Any) -> None:
@@ -52,7 +53,6 @@ def test_a_model_that_could_not_be_loaded_ends_a_run_before_training(
         (Path(folder) / "config.json").unlink()
 
     monkeypatch.setattr(PretrainedHead, "save_pretrained", damaged)
-    settings = {"model": None, "init_from": fx.trained("nli"), "out": str(tmp_path / "run")}
     with pytest.raises(UserError, match=r"config\.json"):
         fx.fit(fx.config("classify", **settings))
     assert not (tmp_path / "run" / "log.jsonl").exists()

@@ -50,6 +50,7 @@ class Head(nn.Module, ABC):
     encoder: Encoder
     encoder_prefix: str
     save_pretrained: Callable[..., None]
+    config: Any
 
     @property
     def revision(self) -> str | None:
@@ -92,6 +93,11 @@ class Head(nn.Module, ABC):
             )
             (Path(folder) / "README.md").write_text(text, encoding="utf-8")
             return upload_folder(repository, Path(folder))[0]
+
+    @property
+    def labels(self) -> LabelSet:
+        """The labels, in the order of the classes; without none."""
+        return labels_of(self.config)
 
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
@@ -177,6 +183,13 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
 
     base_model_prefix = "model"
     encoder_prefix = "model."
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)  # type: ignore[no-untyped-call]
+        if "config_class" in vars(cls):
+            kind: Any = cls.config_class
+            AutoConfig.register(kind.model_type, kind, exist_ok=True)
+            AutoModel.register(kind, cls, exist_ok=True)
 
     def __init__(
         self, config: Any, batching: Batching = "auto", model: PreTrainedModel | None = None
@@ -268,11 +281,6 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
             super().save_pretrained(folder, **options)
         if options.get("is_main_process", True):
             copy_tokenizer(Path(str(self.encoder.model.name_or_path)), Path(folder))
-
-    @property
-    def labels(self) -> LabelSet:
-        """The labels, in the order of the classes; without none."""
-        return labels_of(self.config)
 
 
 def save_module(module: nn.Module, path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import AutoConfig, AutoModel, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from finetune.data.tag_schemes import legal_transitions
 from finetune.models.encoder import Batching, Encoder
@@ -338,7 +338,3 @@ class _LogPartition(torch.autograd.Function):
         steps += (ended[later] - log_z[sequence, None])[:, None]  # [W - n, C, C]
         steps = steps.exp_().mul_(gradient[sequence, None, None]).sum(0)  # [C, C]
         return words, words[: order.num_first], steps, words[order.last], None
-
-
-AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)
-AutoModel.register(CrfTaggerConfig, CrfTagger, exist_ok=True)

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel
 
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.models.heads.layers import pooled_tokens
@@ -148,7 +147,3 @@ def separate_texts(batch: Batch) -> Batch:
         targets={},
         host=None,
     )
-
-
-AutoConfig.register(PairClassifierConfig.model_type, PairClassifierConfig, exist_ok=True)
-AutoModel.register(PairClassifierConfig, PairClassifier, exist_ok=True)

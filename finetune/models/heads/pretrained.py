@@ -26,12 +26,12 @@ from finetune.config.tasks import flag
 from finetune.models.bilstm import BILSTM
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
-from finetune.models.heads.base import Head, labels_of
+from finetune.models.heads.base import Head
 from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens
 from finetune.models.heads.task_models import Problem, load_task_model, problem_of
 from finetune.models.loading import copy_tokenizer, quiet
 from finetune.models.padding import pad_rows, padded_index, restore_order, unpad
-from finetune.types import Batch, LabelSet, UserError
+from finetune.types import Batch, UserError
 
 _Subwords = Literal["first", "all"]
 SCORE = "score"
@@ -105,11 +105,6 @@ class PretrainedHead(Head):
     def config(self) -> Any:
         """The configuration of ``model``."""
         return self.model.config
-
-    @property
-    def labels(self) -> LabelSet:
-        """The label names, in the order of the classes."""
-        return labels_of(self.model.config)
 
     def save_pretrained(self, folder: str | Path, *, is_main_process: bool = True) -> None:
         """Write config.json and model.safetensors for plain transformers to load.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel
 
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.types import Batch
@@ -63,7 +62,3 @@ class RelationClassifier(EncoderModel):
         markers = torch.where(swapped[:, None], markers.flip(1), markers)
         logits: Tensor = self.classifier(self.dropout(hidden[markers].flatten(1)))
         return logits
-
-
-AutoConfig.register(RelationClassifierConfig.model_type, RelationClassifierConfig, exist_ok=True)
-AutoModel.register(RelationClassifierConfig, RelationClassifier, exist_ok=True)

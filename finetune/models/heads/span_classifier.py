@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel
 
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.models.heads.span_scorers import (
@@ -128,7 +127,3 @@ class SpanClassifier(EncoderModel):
         words = self.dropout(hidden.index_select(0, batch.words))  # [W, H]
         scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
         return scores
-
-
-AutoConfig.register(SpanClassifierConfig.model_type, SpanClassifierConfig, exist_ok=True)
-AutoModel.register(SpanClassifierConfig, SpanClassifier, exist_ok=True)
