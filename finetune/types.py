@@ -369,6 +369,10 @@ class LabelSet:
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
+        if isinstance(names, str) or not all(isinstance(name, str) for name in self.names):
+            raise UserError(
+                f"labels must be a list of texts, such as ['a', 'b'], not {names!r:.60}"
+            )
         self._ids = {name: i for i, name in enumerate(self.names)}
         if len(self._ids) != len(self.names):
             repeated = next(n for n in self.names if self.names.count(n) > 1)

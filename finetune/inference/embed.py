@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import xxhash
@@ -26,6 +26,7 @@ from finetune.models.encoder import Encoder
 from finetune.models.heads.layers import pool, pooled_tokens
 from finetune.models.heads.pretrained import subword_rows
 from finetune.preprocessing.encodings import EncodedExamples
+from finetune.preprocessing.texts import as_example
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.runtime.launch import make_accelerator
@@ -33,7 +34,14 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
 from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
-from finetune.types import Batch, TextExample, TokenExample, TokenSequence, UserError
+from finetune.types import (
+    Batch,
+    TextExample,
+    TokenExample,
+    TokenSequence,
+    UserError,
+    abbreviated,
+)
 
 CHUNK_BYTES = 2**27
 """Bytes of vectors from which a chunk of inputs takes no more."""
@@ -110,6 +118,15 @@ class Embedder:
         max_tokens: int | None = None,
         **options: Any,
     ) -> None:
+        for option, value, legal in (
+            ("unit", unit, get_args(Unit)),
+            ("combine", combine, get_args(Combination)),
+            ("pooling", pooling, (None, *get_args(_Pooling))),
+        ):
+            if value not in legal:
+                raise UserError(
+                    f"{option} must be one of {abbreviated(map(repr, legal))}, not {value!r}."
+                )
         name, words = str(model), unit == "word"
         task: Task | None = None
         head: Any = None
@@ -173,8 +190,10 @@ class Embedder:
             The vectors of an input, float32.
 
         Raises:
-            UserError: An input is a pair of texts.
+            UserError: An input is a pair of texts, or neither a text nor words.
         """
+        if isinstance(inputs, str):
+            raise UserError(f"encode takes a list of inputs: write encode([{inputs!r:.40}]).")
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")
         units, read = (self._read(*item) for item in enumerate(inputs)), 0
@@ -225,7 +244,7 @@ class Embedder:
         if isinstance(item, str):
             item = TextExample(index, item)
         elif not isinstance(item, TextExample | TokenExample):
-            item = TokenExample(index, tuple(item))
+            item = as_example(index, item, words=True, pairs=None)
         is_text = isinstance(item, TextExample)
         if len(item.texts()) > 1:
             raise UserError(f"{item.where}: a pair of texts has no vector: name one column.")

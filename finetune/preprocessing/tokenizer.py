@@ -102,6 +102,8 @@ class SubwordTokenizer(Subwords):
             >>> tokenizer(["A film.", "Dull."]).lengths  # doctest: +SKIP
             (5, 5)
         """
+        if isinstance(texts, str):
+            raise UserError(f"a batch is made of a list of texts: write [{texts!r:.40}].")
         room = self.room(max_length)
         subwords = self.first_subwords(texts, max_length)
         return pack([TokenSequence(n, *self.build(ids[:room])) for n, ids in enumerate(subwords)])

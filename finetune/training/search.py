@@ -68,7 +68,8 @@ def parse_space(task: str, values: Mapping[str, Any]) -> dict[str, BaseDistribut
         is_number = {int, float} & {types[name], *get_args(types[name])}
         bounds = re.fullmatch("([^:,]+):([^:,]+)(:log)?", str(listed)) if is_number else None
         texts = bounds.groups()[:2] if bounds else listed
-        texts = texts.split(",") if isinstance(texts, str) else texts
+        if not isinstance(texts, list | tuple):
+            texts = str(texts).split(",")
         try:
             typed = [typed_setting(task, name, str(text).strip()) for text in texts]
             space[name] = CategoricalDistribution(typed)

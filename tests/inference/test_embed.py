@@ -135,6 +135,16 @@ def test_examples_streams_and_length() -> None:
     assert (first.id, second.id) == ("x7", 1)
     np.testing.assert_allclose(first.vectors, second.vectors, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(first.vectors), 1, atol=1e-6)
+    for inputs, message in (
+        ("abc", r"write encode\(\['abc'\]\)"),
+        ([{"text": "a"}], "input 0: .* is neither a text nor a list of words"),
+        ([1], "input 0: 1 is neither a text nor a list of words"),
+    ):
+        with pytest.raises(UserError, match=message):
+            list(embedder.encode(inputs))
+    for option in ("unit", "combine", "pooling"):
+        with pytest.raises(UserError, match=f"{option} must be one of .*, not 'cls'"):
+            Embedder(fx.checkpoint(), **{option: "cls"})
     with pytest.raises(UserError, match="a pair of texts has no vector"):
         next(embedder.encode([TextExample(0, "a", "b", where="x:1")]))
     for layers in ("first", [LAYERS + 1], [-LAYERS - 2], []):

@@ -136,6 +136,8 @@ def test_words_are_split_as_in_running_text(name: str) -> None:
 def test_vanishing_words_get_the_placeholder(name: str) -> None:
     ours = SubwordTokenizer(plain(name), words=True)
     words = ["the", *VANISHING, "dog"]
+    with pytest.raises(UserError, match=r"made of a list of texts: write \['a film'\]"):
+        ours("a film")
     raw, pieces = (read([words])[0] for read in (ours.raw_word_subwords, ours.word_subwords))
     assert len(pieces) == len(words)
     assert pieces == [found or [ours.placeholder] for found in raw]
