@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.evaluation.items import (
     Grouping,
@@ -62,8 +63,9 @@ def _read_gold(file: str, **reading: Any) -> Sequence[Any]:
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> MaskedPrediction:
     gold: Any = example.label or ()
-    sides = row["subwords"], row.get("losses", ()), gold
-    if len({len(side) for side in sides}) > 1 or not all(isinstance(x, str) for x in gold):
+    lists = [row["subwords"], row.get("losses", ()), gold]
+    lists += [row[name] for name in ("read_as", "counts") if row.get(name)]
+    if not conforms(gold, tuple[str]) or len({*map(len, lists)}) > 1:
         raise DataError(
             f"{where}: subwords, losses and gold must be lists of the same length: name a "
             "prediction file that finetune pretrain wrote."

@@ -458,15 +458,9 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
     outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "spam")
     assert outcome.code == 2
     assert outcome.err == "error: --positive spam: the labels are 'fraud' and 'legit'.\n"
-
-
-def test_a_positive_class_needs_two_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in "abc"])
-    write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in "abc"])
-    run("score", "answers.jsonl", "gold.jsonl", "--positive", "a").refused(
-        "it applies to texts with one of two labels"
-    )
+    write_jsonl(tmp_path / "three.jsonl", [{"label": name, "gold": name} for name in "abc"])
+    three = run("score", "three.jsonl", "--positive", "a")
+    three.refused("it applies to texts with one of two labels")
 
 
 def test_the_trainer_takes_a_positive_class():

@@ -303,6 +303,33 @@ def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], mess
         scored(tmp_path, predictions, gold)
 
 
+SPANS: dict = {"words": ["a"], "spans": [], "gold": {"spans": []}}
+SUBWORDS = {"subwords": ["a"], "losses": [1.0], "gold": ["a"]}
+DAMAGED: list[tuple[dict, str]] = [
+    ({"answer": None, "withheld": 3, "gold": [{"text": "a"}]}, "withheld must be an answer, not 3"),
+    ({"choice": None, "withheld": "x", "gold": 0}, "withheld must be the number of a choice"),
+    (SPANS | {"offsets": [[0]]}, "offsets must be lists of 2 values"),
+    (SPANS | {"offsets": []}, "0 offsets for 1 word"),
+    (SPANS | {"gold": {"spans": [], "unreachable": [[0, 1]]}}, "unreachable must be lists of 3"),
+    (SUBWORDS | {"gold": True}, "must be lists of the same length"),
+    (SUBWORDS | {"counts": [1, 2]}, "must be lists of the same length"),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), DAMAGED)
+def test_damaged_rows_name_their_line(tmp_path: Path, row: dict, message: str):
+    path = write_jsonl(tmp_path / "p.jsonl", [row])
+    with pytest.raises(DataError, match=f"p.jsonl:1: .*{message}"):
+        align_runs([path])
+
+
+def test_odd_values_of_labels_are_read(tmp_path: Path):
+    """An answer left out that is no label, and no separator of levels."""
+    row = {"label": None, "withheld": ["a"], "label_separator": "", "gold": "a"}
+    path = write_jsonl(tmp_path / "p.jsonl", [row, {"label": "a", "gold": "a"}])
+    assert score(align_runs([path]).runs[0])["accuracy"] == 0.5
+
+
 @pytest.mark.parametrize(("first", "second"), [("I-PER", "I-PER"), ("B-PER", "E-PER")])
 def test_gold_in_another_scheme_is_read_as_in_training(tmp_path: Path, first: str, second: str):
     """IO and BMES gold: B B is one tag right of two, as a run that read the gold as BIO says."""

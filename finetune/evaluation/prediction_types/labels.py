@@ -82,7 +82,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPred
         probability(score, None),
         scores if has_all else None,
         row.get("positive_label"),
-        separator=row.get("label_separator"),
+        separator=row.get("label_separator") or None,
     )
 
 
@@ -128,7 +128,8 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
     names = list(dict.fromkeys(map(_name, labels)))
     renamed = dict(zip(names, canonical_names(names), strict=True))  # all names or none
     gold, predicted = ([renamed[_name(label)] for label in side] for side in (gold, predicted))
-    items = decided_items(gold, predicted, predictions, list(map(renamed.get, left_out)))
+    left_out = [renamed[label] if isinstance(label, str) else None for label in left_out]
+    items = decided_items(gold, predicted, predictions, left_out)
     return replace(tables, gold=gold, predicted=predicted, items=items)
 
 

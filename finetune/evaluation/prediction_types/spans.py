@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.spans import words_to_chars
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
@@ -83,6 +84,14 @@ def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExam
                 f"{where}: {quantity(len(tags), 'gold tag')} for {quantity(len(words), 'word')}."
             )
     offsets, relations = row.get("offsets"), gold.get("relations")
+    misaligned = gold.get("unreachable") or ()
+    for name, values, size in (("offsets", offsets or (), 2), ("unreachable", misaligned, 3)):
+        if not conforms([*values], list[list[Any]]) or {*map(len, values)} - {size}:
+            raise DataError(f"{where}: {name} must be lists of {size} values, not {values!r:.60}.")
+    if offsets is not None and len(offsets) != len(words):
+        raise DataError(
+            f"{where}: {quantity(len(offsets), 'offset')} for {quantity(len(words), 'word')}."
+        )
     if relations is not None:
         sentence = TokenRow(tuple(words), where)
         relations = read_relations(relations, where, spans or (), sentence)
@@ -95,7 +104,7 @@ def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExam
         row.get("text"),
         offsets if offsets is None else tuple((start, end) for start, end in offsets),
         row.get("where", where),
-        misaligned=tuple(Span(*span) for span in gold.get("unreachable", ())),
+        misaligned=tuple(Span(*span) for span in misaligned),
         key=row.get("id"),
         relations=relations,
     )
