@@ -392,9 +392,9 @@ class RunLog:
     def __init__(self, path: Path, accelerator: Accelerator, step: int) -> None:
         """Open the log of a run that starts or continues after ``step`` steps."""
         self.path, self.accelerator = path, accelerator
-        self.losses: list[torch.Tensor] = []
-        self.norms: list[torch.Tensor] = []
-        self.examples, self.start_time, self.start_step = 0, time.monotonic(), step
+        self.steps: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        """Loss, norm and number of examples of each step of the next line."""
+        self.start_time = time.monotonic()
         self.unread: list[tuple[int, dict[str, Any]]] = []
         """The first steps of intervals, and their lines, whose numbers are on the device."""
         self.read_time, self.text = time.monotonic(), ""
@@ -407,27 +407,25 @@ class RunLog:
 
     def add(self, loss: torch.Tensor, norm: torch.Tensor, examples: int) -> None:
         """Record one step's mean loss and gradient norm, without waiting for the device."""
-        self.losses.append(loss)
-        self.norms.append(norm)
-        self.examples += examples
+        self.steps.append((loss, norm, examples))
 
     def flush(self, step: int, optimizer: Optimizer, *, wait: bool) -> str:
         """End a line, and write lines if it is time, or all of them if it may ``wait``.
 
         Returns the last line that is written as text for the progress bar.
         """
-        if self.losses:
+        if self.steps:
+            losses, norms, examples = zip(*self.steps, strict=True)
             seconds = time.monotonic() - self.start_time
             line = {
                 "step": step,
-                "loss": torch.stack(self.losses).mean(),
+                "loss": torch.stack(losses).mean(),
                 **logged_learning_rates(optimizer),
-                "gradient_norm": torch.stack(self.norms).max(),
-                "examples_per_second": round(self.examples / max(seconds, 1e-9), 1),
+                "gradient_norm": torch.stack(norms).max(),
+                "examples_per_second": round(sum(examples) / max(seconds, 1e-9), 1),
             }
-            self.unread.append((self.start_step + 1, line))
-            self.losses, self.norms, self.examples = [], [], 0
-            self.start_time, self.start_step = time.monotonic(), step
+            self.unread.append((step - len(self.steps) + 1, line))
+            self.steps, self.start_time = [], time.monotonic()
         if wait or time.monotonic() - self.read_time > READ_EVERY:
             self._read()
         return self.text

@@ -496,7 +496,7 @@ def test_words_and_labels_with_other_line_ends(tmp_path: Path):
 def test_damaged_folders_of_runs(tmp_path: Path) -> None:
     fx.train("classify", tmp_path / "few", few_shot=True, per_class=4).ok()
     (tmp_path / "few" / "best" / "classifier.safetensors").unlink()
-    run("predict", tmp_path / "few", "--text", "a").refused("classifier.safetensors: is missing")
+    run("predict", tmp_path / "few", "--text", "a").refused("classifier.safetensors: missing")
     given = ("--model", fx.checkpoint(), "--data", fx.data("sentiment"))
     search = ("search", "classify", *given, "--steps=1", "--trials=1", "--out", tmp_path / "found")
     assert run(*search).code == 0

@@ -20,6 +20,7 @@ from finetune.models.encoder import ABOVE, Batching, Encoder, remove_pooler
 from finetune.models.heads.layers import pool
 from finetune.models.loading import (
     copy_tokenizer,
+    library_errors,
     load_config,
     load_weights,
     load_whole,
@@ -291,7 +292,10 @@ def save_module(module: nn.Module, path: Path) -> None:
 
 def load_module(module: nn.Module, path: Path, *, new: bool) -> None:
     """Load the weights that ``save_module`` wrote; with ``new``, keep new weights on a misfit."""
-    weights = load_file(str(path)) if path.is_file() else {}
+    weights: dict[str, Tensor] = {}
+    if path.is_file():
+        with library_errors(str(path.parent), path.parent):
+            weights = load_file(str(path))
     module_weights = module.state_dict()
     if {n: v.shape for n, v in weights.items()} == {n: v.shape for n, v in module_weights.items()}:
         module.load_state_dict(weights)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel
@@ -20,7 +19,7 @@ from transformers import AutoModel, PreTrainedModel
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.encoder import Batching, Encoder, remove_pooler
-from finetune.models.heads.base import Head, labels_of, save_module
+from finetune.models.heads.base import Head, labels_of, load_module, save_module
 from finetune.models.heads.layers import pooled_tokens
 from finetune.models.loading import (
     library_errors,
@@ -28,7 +27,6 @@ from finetune.models.loading import (
     load_weights,
     local_model,
     quiet,
-    require_finite,
 )
 from finetune.types import Batch, LabelSet, UserError
 
@@ -139,10 +137,6 @@ class SentenceEncoder(Head):
         path = folder / CLASSIFIER_FILE
         if trained and path.is_file():
             labels = list(labels_of(model.config))
-        elif trained and labels:
-            raise UserError(
-                f"{path}: is missing, and has the classifier: restore it from its source."
-            )
         saved_pooling, saved_normalize = saved_settings(folder)
         encoder = cls(
             model,
@@ -154,9 +148,7 @@ class SentenceEncoder(Head):
             batching=batching,
         )
         if trained and encoder.classifier is not None:
-            with library_errors(name, folder, CLASSIFIER_FILE):
-                encoder.classifier.load_state_dict(load_file(path))
-            require_finite(encoder.classifier, path)
+            load_module(encoder.classifier, path, new=False)
         return encoder
 
     def read(self, hidden: Tensor, batch: Batch) -> SentenceOutput:
