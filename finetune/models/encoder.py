@@ -50,7 +50,6 @@ from finetune.models.packing import (
     with_round_size,
 )
 from finetune.models.padding import (
-    LengthGroup,
     length_groups,
     pad_rows,
     padded_index,
@@ -203,17 +202,29 @@ class Encoder(nn.Module):
             inputs["token_type_ids"] = self._token_type_ids(batch)[None]
         return inputs
 
-    def padded_outputs(
-        self, model: Any, batch: Batch, vectors: Tensor | None = None, **settings: Any
-    ) -> Iterator[tuple[LengthGroup, Any]]:
-        """Yield groups of a batch, and the output of the model, or one around it, on their rows."""
+    def in_padded_rows(
+        self,
+        compute: Callable[..., list[Tensor]],
+        batch: Batch,
+        vectors: Tensor | None = None,
+        *,
+        per_token: bool = True,
+    ) -> list[Tensor]:
+        """Compute groups of a batch in padded rows, and join the results in its order.
+
+        ``compute`` gets the arguments of the model's forward pass, and returns tensors of tokens
+        [N, longest, X], which become [T, X], or else of sequences [N, X].
+        """
         single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
+        parts, indices = [], []
         for group in length_groups(batch, 0.0 if self.family.reads_padding else None):
             rows = None if vectors is None else vectors.index_select(0, group.tokens)
             inputs = self.padded_inputs(group.batch, rows)
             with contextlib.nullcontext() if self.family.half_precision else single_precision:
-                output = model(**inputs, **settings)
-            yield group, output
+                results = compute(**inputs)
+            parts.append([unpad(r, group.batch) for r in results] if per_token else results)
+            indices.append(group.tokens if per_token else group.sequences)
+        return [restore_order(results, indices) for results in zip(*parts, strict=True)]
 
     def padded_inputs(self, batch: Batch, vectors: Tensor | None = None) -> dict[str, Tensor]:
         """Build the keyword arguments of the model's forward pass for padded rows [N, longest]."""
@@ -284,12 +295,12 @@ class Encoder(nn.Module):
                 row = with_round_size(batch, self.max_length)
             states = self.packed_states(row, layers, vectors)
             return [state[: len(batch.input_ids)] for state in states]
-        selected, tokens = [], []
         settings: dict[str, Any] = {"output_hidden_states": True} if layers else {}
-        for group, output in self.padded_outputs(self.model, batch, vectors, **settings):
-            selected.append([unpad(state, group.batch) for state in _selected(output, layers)])
-            tokens.append(group.tokens)
-        return [restore_order(states, tokens) for states in zip(*selected, strict=True)]
+
+        def compute(**inputs: Tensor) -> list[Tensor]:
+            return _selected(self.model(**inputs, **settings), layers)
+
+        return self.in_padded_rows(compute, batch, vectors)
 
     def packed_states(
         self,

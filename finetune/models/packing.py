@@ -273,7 +273,7 @@ def needs_round_size(batch: Batch, dtype: torch.dtype) -> bool:
 
 
 def with_round_size(batch: Batch, max_length: int | None = None) -> Batch:
-    """Append a filler sequence, so that T becomes a multiple of ``MULTIPLE`` or of about T / 32.
+    """Append a filler sequence, so that T becomes a multiple of ``TOKEN_MULTIPLE``, or of T / 32.
 
     Words and targets stay as they are. ``max_length`` is the number of positions of the model.
     """

@@ -129,7 +129,7 @@ class PairClassifier(EncoderModel):
 def separate_texts(batch: Batch) -> Batch:
     """Build a batch whose sequences are the texts of the pairs of a batch, in order.
 
-    ``part`` is 0 for the first text of a pair, and 1 for the second.
+    ``window`` is 0 for the first text of a pair, and 1 for the second.
     """
     starts, lengths = batch.words, batch.word_lengths
     ends = starts + lengths

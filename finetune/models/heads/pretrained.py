@@ -30,7 +30,7 @@ from finetune.models.heads.base import Head
 from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens
 from finetune.models.heads.task_models import Problem, load_task_model, problem_of
 from finetune.models.loading import copy_tokenizer, quiet
-from finetune.models.padding import pad_rows, padded_index, restore_order, unpad
+from finetune.models.padding import pad_rows, padded_index
 from finetune.types import Batch, UserError
 
 _Subwords = Literal["first", "all"]
@@ -154,15 +154,10 @@ class PretrainedHead(Head):
 
     def _padded_logits(self, batch: Batch) -> Tensor:
         self.encoder.check_batch(batch)
-        parts, indices = [], []
-        for group, logits in self.encoder.padded_outputs(self._whole_model, batch):
-            parts.append(unpad(logits, group.batch) if self.per_token else logits)
-            indices.append(group.tokens if self.per_token else group.sequences)
-        return restore_order(parts, indices)
+        return self.encoder.in_padded_rows(self._whole_model, batch, per_token=self.per_token)[0]
 
-    def _whole_model(self, **inputs: Tensor) -> Tensor:
-        logits: Tensor = self.model(**inputs).logits
-        return logits
+    def _whole_model(self, **inputs: Tensor) -> list[Tensor]:
+        return [self.model(**inputs).logits]
 
 
 class SequenceClassifier(PretrainedHead):
@@ -266,7 +261,7 @@ class ChoiceScorer(PretrainedHead):
     auto_class = AutoModelForMultipleChoice
     per_token = False
 
-    def _whole_model(self, **inputs: Tensor) -> Tensor:
+    def _whole_model(self, **inputs: Tensor) -> list[Tensor]:
         return super()._whole_model(**{name: rows[:, None] for name, rows in inputs.items()})
 
 
@@ -275,7 +270,7 @@ class QuestionAnswerer(PretrainedHead):
 
     A linear layer over each token's vector scores it as the first and as the last token of the
     answer (Devlin et al., 2019, section 4.2; Jurafsky & Martin, "answer span extraction"). Its
-    labels are ``POSITIONS``. ``PretrainedHead`` explains arguments and attributes.
+    labels are ``ANSWER_ENDS``. ``PretrainedHead`` explains arguments and attributes.
 
     Examples:
         >>> from finetune import TokenSequence, QuestionAnswerer, pack
@@ -287,9 +282,9 @@ class QuestionAnswerer(PretrainedHead):
 
     auto_class = AutoModelForQuestionAnswering
 
-    def _whole_model(self, **inputs: Tensor) -> Tensor:
+    def _whole_model(self, **inputs: Tensor) -> list[Tensor]:
         output = self.model(**inputs)
-        return torch.stack([output.start_logits, output.end_logits], -1)
+        return [torch.stack([output.start_logits, output.end_logits], -1)]
 
 
 def position_losses(logits: Tensor, batch: Batch, start: Tensor, end: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ class FactorizedScorer(nn.Module):
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order), device=order.device)
         sizes = to_device(torch.tensor([0, *layout.counts[:-1]]).cumsum(0), order.device)
-        rows = sizes[layout.width - 1] + rank[layout.start]  # of each candidate in ``found`` [S]
+        rows = sizes[layout.width - 1] + rank[layout.start]  # of each candidate, by width [S]
         return torch.cat(by_width).index_select(0, rows)
 
     def grid(self, words: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ class PooledContent:
         self.sums.append(torch.addcmul(scaled, sums[right], scales[1][:, None]))
 
     def add_to(self, scores: Tensor, width: int) -> Tensor:
-        """Add the pooled content of each window of a width to ``others`` [W - width + 1, h]."""
+        """Add the pooled content of each window of a width to ``scores`` [W - width + 1, h]."""
         size, offset, parts = scores.shape[0], 0, []  # len is a constant in a traced graph
         for level in reversed(range(width.bit_length())):
             if width >> level & 1:
