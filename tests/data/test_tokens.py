@@ -530,6 +530,7 @@ def test_streaming_raw_text(stream):
         ("a.jsonl", '{"tokens": ["Ann", "ran"]}\n{"tokens": ["x"]}\n'),
         ("a.jsonl", '{"text": "Ann ran"}\n{"text": "x"}\n'),
         ("a.csv", "text,other\nAnn ran,1\nx,2\n"),
+        ("a.csv", "Ann ran\nx\n"),
         ("a.tsv", "id\ttext\n1\tAnn ran\n2\tx\n"),
         ("a.conll", "Ann\nran\n\nx\n"),
         ("a.conll", "Ann NN\nran VB O\n\nx\n"),
