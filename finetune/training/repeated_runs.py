@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,8 +59,8 @@ class Runs:
     folder: Path
     configs: Mapping[Any, TrainConfig]
     """The settings by seed, or by name of the run; ``out`` is in the folder."""
-    data_of: Callable[[Any], Dataset]
-    """Returns the data of a run by its seed or name."""
+    data: Mapping[Any, Callable[[], Dataset]]
+    """Functions that make the data of each run, with the same keys."""
     fixed_settings: Mapping[str, Any]
     """What all runs share, which is compared when they are continued. First entries of the file."""
     start: Path | None = None
@@ -119,7 +119,7 @@ class Runs:
                     try:
                         self._require_start(config)
                         with open_run(config, accelerator) as opened:
-                            train_one(resumed, self.data_of(key), opened)
+                            train_one(resumed, self.data[key](), opened)
                     except Diverged as error:
                         diverged = str(error)
                 write = state != "finished" or key == keys[-1]
@@ -246,12 +246,12 @@ def plan_seeds(
     All seeds share the data; each may draw its own examples from it. With ``start``, a folder of
     seeds, each begins with the model of the same seed there.
     """
-    dataset = _read(name, config)
+    dataset, configs = _read(name, config), seed_configs(config, number, folder, start)
     return Runs(
         varied="seed",
         folder=folder,
-        configs=seed_configs(config, number, folder, start),
-        data_of=lambda _: dataset,
+        configs=configs,
+        data=dict.fromkeys(configs, lambda: dataset),
         fixed_settings={"data": dataset.fingerprint},
         start=start,
         recipe_run=recipe_run,
@@ -290,24 +290,16 @@ def plan_folds(
     dataset = _read(name, config)
     examples = train_split(dataset, config, "--folds")
     assign_folds(examples, num_folds)  # raises if there are too few examples
-    folds = {
-        f"fold-{repeat}.{number}": (repeat, number)
-        for repeat in range(1, repeats + 1)
-        for number in range(1, 2 if hold_out else num_folds + 1)
-    }
-
-    def data_of(run: str) -> Dataset:
-        repeat, number = folds[run]
-        return fold_data(dataset, examples, num_folds, config.seed + repeat - 1, number - 1)
-
+    configs, data = dict[str, TrainConfig](), dict[str, Callable[[], Dataset]]()
+    for repeat, number in product(range(repeats), range(1 if hold_out else num_folds)):
+        run, seed = f"fold-{repeat + 1}.{number + 1}", config.seed + repeat
+        configs[run] = replace(config, seed=config.seed + len(configs), out=str(folder / run))
+        data[run] = partial(fold_data, dataset, examples, num_folds, seed, number)
     return Runs(
         varied="fold",
         folder=folder,
-        configs={
-            run: replace(config, seed=config.seed + index, out=str(folder / run))
-            for index, run in enumerate(folds)
-        },
-        data_of=data_of,
+        configs=configs,
+        data=data,
         fixed_settings={
             "folds": num_folds,
             "hold_out": hold_out,
@@ -366,25 +358,21 @@ def plan_sizes(
             f"--sizes must be {least} (the labels) to {len(examples):,} (the training examples), "
             f"not {', '.join(map(str, sizes))}."
         )
-    runs = {
-        f"size-{size}-{seed}": (size, seed)
-        for size in sizes
-        for seed in range(config.seed, config.seed + num_seeds)
-    }
 
-    def data_of(run: str) -> Dataset:
-        size, seed = runs[run]
-        chosen = nested_order(examples, seed)[:size]
-        return dataset.with_splits({**dataset.splits, "train": examples.take(chosen).renumbered()})
+    def first(size: int, seed: int) -> Dataset:
+        train = examples.take(nested_order(examples, seed)[:size]).renumbered()
+        return dataset.with_splits({**dataset.splits, "train": train})
 
+    configs, data = dict[str, TrainConfig](), dict[str, Callable[[], Dataset]]()
+    for size, seed in product(sizes, range(config.seed, config.seed + num_seeds)):
+        run = f"size-{size}-{seed}"
+        configs[run] = replace(config, seed=seed, out=str(folder / run))
+        data[run] = partial(first, size, seed)
     return Runs(
         varied="size",
         folder=folder,
-        configs={
-            run: replace(config, seed=seed, out=str(folder / run))
-            for run, (_, seed) in runs.items()
-        },
-        data_of=data_of,
+        configs=configs,
+        data=data,
         fixed_settings={"sizes": sizes, "data": dataset.fingerprint},
     )
 
