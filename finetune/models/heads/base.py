@@ -243,7 +243,11 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
             settings = {key: options.pop(key) for key in names & options.keys()}
             options |= {"revision": revision}
             config, model = cls._starting(str(name), labels, settings, **options)
-            require_library_model(str(name), model)
+            if not type(model).__module__.startswith("transformers."):
+                raise UserError(
+                    f"model {str(name)!r} runs its own Python code, which a saved model with this "
+                    "head cannot contain: use a model of transformers, or a head of transformers."
+                )
             head = cls(config, batching, model)
             head.init_new_weights()
             return head
@@ -302,15 +306,6 @@ def load_module(module: nn.Module, path: Path, *, new: bool) -> None:
         require_finite(module, path)
     elif not new:
         raise UserError(f"{path}: missing or damaged: restore it, or train again.")
-
-
-def require_library_model(name: str, model: Any) -> None:
-    """Raise ``UserError`` if a model runs its own Python code, which cannot be saved inside."""
-    if not type(model).__module__.startswith("transformers."):
-        raise UserError(
-            f"model {name!r} runs its own Python code, which a saved model with this head cannot "
-            "contain: use a model of transformers, or a head of transformers."
-        )
 
 
 def labels_of(config: Any) -> LabelSet:
