@@ -50,16 +50,8 @@ def span_tables(*sides, train=None) -> dict[str, list[dict]]:
 
 def test_buckets():
     assert buckets(POSITIONS) == ["1", "2-10", "11-50", "51-100", "101-200", "201+"]
-    assert [bucket(n, POSITIONS) for n in (0, 1, 2, 10, 11, 200, 201, 10**6)] == [
-        "1",
-        "1",
-        "2-10",
-        "2-10",
-        "11-50",
-        "101-200",
-        "201+",
-        "201+",
-    ]
+    names = [bucket(n, POSITIONS) for n in (0, 1, 2, 10, 11, 200, 201, 10**6)]
+    assert names == "1 1 2-10 2-10 11-50 101-200 201+ 201+".split()
 
 
 def test_depths_of_a_nest():
