@@ -413,7 +413,8 @@ class PredictionType:
 def check_names(where: str, key: str, value: Any, tags: bool = False) -> None:
     """Raise DataError for labels, or for ``tags`` of words, of another type."""
     names = value if isinstance(value, list) else [value]
-    if tags and not (isinstance(value, list) and all(isinstance(t, str | None) for t in value)):
+    tag_type = str if key == "gold" else str | None  # None: the model abstained
+    if tags and not (isinstance(value, list) and all(isinstance(t, tag_type) for t in value)):
         legal = "a list with one string for each word"
     elif not tags and not all(isinstance(name, str | float | int) for name in names):
         legal = "a name, a list of names or a number"
