@@ -106,34 +106,23 @@ def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None
             if (value := getattr(config, name, None)) != getattr(type(config), name, None):
                 shown = flag(name) if value is True else f"{flag(name)} {value}"
                 raise UserError(f"{shown}: {reason}: leave {flag(name)} out.")
-    _check_votes(config, problem, data)
-    if encoder != "cross":
-        _require_pairs(config, data)
-
-
-def _check_votes(config: TextConfig, problem: str, data: Dataset) -> None:
     target = {"multi": "any number of labels", "regression": "a number"}.get(problem)
-    if target is None and not (config.few_shot and config.votes == "soft"):
-        return
     advice = "write one label for each text, or leave out --problem"
-    if target is None:
+    if target is None and config.few_shot and config.votes == "soft":
         target = "one label with --few-shot"
         advice = "add --votes majority, or leave out --few-shot"
-    for rows in data.splits.values():
-        for votes, where in rows.columns("votes", "where"):
-            if votes is not None:
-                raise UserError(f"{where}: votes for labels, but each text has {target}: {advice}.")
+    if target is not None and (where := _first_where(data, "votes", True)) is not None:
+        raise UserError(f"{where}: votes for labels, but each text has {target}: {advice}.")
+    if encoder != "cross" and (where := _first_where(data, "pair", False)) is not None:
+        raise UserError(
+            f"{where}: a single text: --pair-encoder {encoder} needs pairs of texts: name the "
+            "second column with --columns pair=NAME, or leave --pair-encoder out."
+        )
 
 
-def _require_pairs(config: TextConfig, data: Dataset) -> None:
-    for rows in data.splits.values():
-        for pair, where in rows.columns("pair", "where"):
-            if pair is None:
-                raise UserError(
-                    f"{where}: a single text: --pair-encoder {config.pair_encoder} needs "
-                    "pairs of texts: name the second column with --columns pair=NAME, or leave "
-                    "--pair-encoder out."
-                )
+def _first_where(data: Dataset, field: str, has_value: bool) -> str | None:
+    columns = chain.from_iterable(rows.columns(field, "where") for rows in data.splits.values())
+    return next((where for value, where in columns if (value is not None) == has_value), None)
 
 
 def names_of(label: Any) -> Sequence[str]:
