@@ -75,7 +75,8 @@ class TextReader(RowReader):
         text_column = table.find("text", named, [*firsts, *TEXT_COLUMNS])
         if text_column is None:
             missing = MissingColumn(table, "text", "a text", "text")
-            raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
+            words = f"{missing} Words with tags or spans are data of `finetune tag` and `ner`."
+            raise WordsNotTexts(words) if by_name.keys() & {"tokens", "words"} else missing
         seconds = [second for first, second in PAIR_COLUMNS if first == text_column.lower()]
         pair_column = table.find("pair", named, seconds)
         if self.pair is False and pair_column is not None:

@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -175,8 +176,13 @@ def resume_command(out: str) -> str:
 
 
 def again_command(folder: Path) -> str:
-    """A command that trains with the settings of a run, in another folder."""
+    """A command that trains with the settings of a run, in another folder.
+
+    Of a seed, a fold, a size or a trial, that folder is not in the folder of them all.
+    """
     settings, out = folder / RUN_SETTINGS, folder.with_name(f"{folder.name}-again")
+    if re.fullmatch(r"(seed|fold|size|trial)-[\d.-]+", folder.name) and folder.parent.name:
+        out = folder.parent.with_name(f"{folder.parent.name}-{out.name}")
     return shlex.join(["finetune", "run", str(settings), "--out", str(out)])
 
 

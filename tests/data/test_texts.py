@@ -208,6 +208,8 @@ def test_wrong_columns(error):
     assert "'lable' is not a role: the roles here are text, pair, label, negative. P" in message
     message = error("a.jsonl", jsonl({"foo": "a", "bar": "b"}))
     assert "no column is known to hold a text; columns found: foo, bar. Name it:" in message
+    message = error("a.jsonl", jsonl({"tokens": ["a"], "tags": ["O"]}))
+    assert message.endswith("Words with tags or spans are data of `finetune tag` and `ner`.")
     message = error("a.tsv", "good\tnot known\nbad\tstill not\n")
     assert "no header with known names; its first row: 0: 'good', 1: 'not known'" in message
     assert "text=0 (its number from 0; if that row is a header, its name: text=N" in message

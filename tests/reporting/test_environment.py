@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from finetune.config.tasks import ClassifyConfig, TagConfig
-from finetune.reporting.environment import advice, command_line, resume_command
+from finetune.reporting.environment import advice, again_command, command_line, resume_command
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,19 @@ def test_the_command_of_a_launch(
     monkeypatch.setattr("sys.argv", [program, "tag", "--data", "my data", "--resume"])
     assert command_line() == expected, "and not --resume, which the first command had not"
     assert resume_command("runs/x y") == f"{expected} --out 'runs/x y' --resume"
+
+
+@pytest.mark.parametrize(
+    ("folder", "out"),
+    [
+        ("runs/a", "runs/a-again"),
+        ("runs/a/seed-1", "runs/a-seed-1-again"),
+        ("seed-1", "seed-1-again"),
+    ],
+)
+def test_a_repeated_run_is_no_run_of_its_folder(folder: str, out: str):
+    said = f"finetune run {folder}/config.json --out {out}"
+    assert again_command(Path(folder)) == said
 
 
 def test_runs_on_few_examples_and_failed_runs_say_what_can_help():
