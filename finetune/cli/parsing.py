@@ -93,7 +93,7 @@ def refuse(name: str, options: Sequence[Option], arguments: Sequence[str]) -> No
     positional = next((option.name for option in options if option.positional), None)
     if spelled in ("--model", "--run") and positional in ("MODEL", "RUN"):
         near = f" Write the model without an option: finetune {name} {positional}."
-    elif what == "unknown option" and positional == "RECIPE":
+    elif what == "unknown option" and name == "run":
         near += f" The recipe comes first: finetune {name} RECIPE --option value."
     elif what == "unexpected argument" and {"--model", "--data"} <= {*names}:
         near = " Write --model for an encoder, and --data for data."

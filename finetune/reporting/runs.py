@@ -162,6 +162,10 @@ def load_runs(folder: Path, split: str | None) -> ModelRuns:
             warnings.append("no seeds.json")
         except UserError as error:
             warnings.append(str(error))
+        if len({run.config.get("task") for run in runs}) > 1:
+            raise UserError(
+                f"{folder}: holds runs of several tasks: give one of them, for instance {paths[0]}."
+            )
         settings = [(name, value) for run in runs for name, value in run.config.items()]
         of_folds = {"fingerprint", "training_fingerprint"} if "folds" in seeds else set[str]()
         differing = {name for name, value in settings if value != runs[0].config.get(name)}

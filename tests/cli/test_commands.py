@@ -360,7 +360,7 @@ def test_the_class_of_f1_is_named(workdir: Path, outcomes: dict[str, Outcome]):
 
 
 def test_counts_are_whole_numbers():
-    said = score_lines({"test": {"inner_gold": 1.0, "inner_found": 0.0, "span_f1_inner": 1.0}})
+    said = score_lines({"test": {"inner_gold": 1, "inner_found": 0, "span_f1_inner": 1.0}})
     assert said.split() == [
         "test:",
         "inner_gold",

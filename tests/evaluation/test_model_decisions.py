@@ -304,7 +304,7 @@ def test_costs_are_read_from_tables_and_json(tmp_path) -> None:
     [
         ("a.csv", "gold,a,b\na,0,5\nb,dear,0\n", r"a.csv:3: 'dear' for gold 'b' is not a number"),
         ("a.csv", "gold,a\na,0\na,1\n", r"a.csv:3: 'a' is not one row of costs"),
-        ("a.tsv", "a\tb\n0\t5\n", r"a.tsv:1: None is not one row of costs"),
+        ("a.tsv", "a\tb\n0\t5\n", r"a.tsv:1: there is no gold label"),
         ("a.json", '{"a": {"b": []}}', r"a.json: \[\] for gold 'a' is not a number"),
         ("a.json", "[]", r"a.json: there are no costs in it"),
         ("a.json", '{"a": {"b": 1%s}}' % ("0" * 400), r"a.json: 1000.* for gold 'a' is not"),

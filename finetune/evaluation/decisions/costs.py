@@ -46,7 +46,8 @@ def read_costs(path: str) -> Costs:
     costs: dict[str, dict[str, float]] = {}
     for where, gold, values in rows:
         if not isinstance(gold, str) or not isinstance(values, Mapping) or gold in costs:
-            raise DataError(f"--costs {where}: {gold!r:.60} is not one row of costs: {_LEGAL}.")
+            problem = f"{gold!r:.60} is not one row of costs" if gold else "there is no gold label"
+            raise DataError(f"--costs {where}: {problem}: {_LEGAL}.")
         costs[gold] = {gold: 0.0} | {name: _cost(where, gold, v) for name, v in values.items()}
     if not costs:
         raise DataError(f"--costs {path}: there are no costs in it: {_LEGAL}.")
