@@ -119,7 +119,8 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
 def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
     # [1, A, T, D] three times -> [1, T, A, D] for a single group, with few operators
     (group,), (_, heads, num_tokens, size) = call.layout.groups, query.shape
-    sources, positions = call.layout.cached("padded", lambda: group.rows(heads, num_tokens))
+    key_of_rows = "rows", heads
+    sources, positions = call.layout.cached(key_of_rows, lambda: group.rows(heads, num_tokens))
     rows = torch.cat([query, key, value]).view(3, -1, size).index_select(1, sources)
     rows = rows.view(3, group.size, heads, group.longest, size)
     query, key, value = rows.unbind()  # to index would add up three gradients of all
