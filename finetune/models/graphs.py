@@ -33,8 +33,9 @@ HALF = torch.bfloat16, torch.float16
 """The types of weights of models whose predictions are replayed."""
 FEWEST_STEPS = 100
 """A shorter run takes longer to record passes than it saves."""
-SIGHTINGS = 3
-"""A shape is recorded when it occurs for this time: a recording takes as long as eight passes."""
+SIGHTINGS, PREDICTED_SIGHTINGS = 3, 20
+"""A shape is recorded when it occurs for this time in training, and in predictions, whose shapes
+may serve no later rows: a recording takes as long as five passes."""
 
 
 class EncoderGraphs:
@@ -103,7 +104,7 @@ class EncoderGraphs:
         if before == addresses:
             return recording
         self.seen[key] += 1
-        if self.seen[key] < SIGHTINGS:
+        if self.seen[key] < (SIGHTINGS if key.training else PREDICTED_SIGHTINGS):
             return None
         random_state = recorder.random.get_rng_state()
         try:

@@ -66,6 +66,7 @@ def device_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_flash_supports", lambda query: True)
     monkeypatch.setattr(attention, "_flash", attend)
     monkeypatch.setattr(graphs, "SIGHTINGS", 1)
+    monkeypatch.setattr(graphs, "PREDICTED_SIGHTINGS", 1)
 
 
 class Pool(CallAgain):
@@ -388,11 +389,16 @@ def test_attention_by_groups_is_not_recorded(monkeypatch: pytest.MonkeyPatch) ->
     assert all(map(torch.equal, plain, found))
 
 
-def test_a_pass_is_recorded_when_its_shape_occurs_often(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_a_pass_is_recorded_when_its_shape_occurs_often(
+    training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sooner in training, whose shapes are known to occur again."""
     monkeypatch.setattr(graphs, "SIGHTINGS", 3)
-    encoder = encoder_of()
+    monkeypatch.setattr(graphs, "PREDICTED_SIGHTINGS", 5)
+    encoder = encoder_of().train(training)
     encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
-    for number in range(3):
+    for number in range(3 if training else 5):
         assert not encoder.graphs.recordings, number
         encoder(seeds(1)[0])
     assert len(encoder.graphs.recordings) == 1
@@ -507,8 +513,8 @@ def test_predictions_are_replayed_and_evaluations_find_their_recordings_again() 
 
 @pytest.mark.usefixtures("graphs_on_cpu")
 def test_calls_of_other_sizes_each_time_record_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording serves three calls at least: explanations of texts differ in their sizes."""
-    monkeypatch.setattr(graphs, "SIGHTINGS", 3)
+    """Explanations of texts differ in their sizes."""
+    monkeypatch.setattr(graphs, "PREDICTED_SIGHTINGS", 3)
     encoder = encoder_of(p=0.0).eval()
     batches = [batch_of(1, encoder.model), batch_of(2, encoder.model, sequences=2)]
     for batch in batches * 4:
@@ -583,7 +589,7 @@ from finetune.models import attention, graphs
 from tests.models.test_graphs import Pool, attend
 
 attention._flash_supports, attention._flash = lambda query: True, attend
-graphs.FEWEST_STEPS, graphs.SIGHTINGS = 0, 1
+graphs.FEWEST_STEPS, graphs.SIGHTINGS, graphs.PREDICTED_SIGHTINGS = 0, 1, 1
 graphs.DEVICE = "cpu"
 graphs.new_recorder = Pool if sys.argv.pop(1) == "replayed" else lambda: None
 record = graphs.Recording.record
