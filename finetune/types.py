@@ -640,7 +640,7 @@ class ChoicePrediction(Prediction):
     text: str
     scores: tuple[float, ...]
     uncalibrated: tuple[float, ...] | None = field(default=None, compare=False, repr=False)
-    only_score: float = math.nan
+    only_score: float | None = None
 
     @property
     def value(self) -> int:
@@ -657,7 +657,9 @@ class ChoicePrediction(Prediction):
     def score(self) -> float:
         """The probability of the choice, also if the model abstains; NaN where a file has none."""
         choice = self.decided.get("withheld") if self.choice is None else self.choice
-        return self.scores[choice] if self.scores and choice is not None else self.only_score
+        if self.scores and choice is not None:
+            return self.scores[choice]
+        return math.nan if self.only_score is None else self.only_score
 
     def without_temperature(self) -> Self:
         return dataclasses.replace(self, scores=self.uncalibrated or ())

@@ -269,16 +269,17 @@ def _recoded(name: str, pieces: Iterable[bytes], encoding: str) -> Iterator[byte
     for raw in itertools.chain(pieces, [b""]):
         try:
             text = decoder.decode(raw, final=not raw)
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
+            reason = getattr(error, "reason", str(error))
+            if not isinstance(error, UnicodeDecodeError) or "BOM" in reason:
+                raise DataError(
+                    f"{name}: not {encoding} ({reason}): {encoding}-le and {encoding}-be need none."
+                ) from error
             pending = len(error.object) - len(raw)  # bytes of an unfinished character before raw
             before = ""
             with contextlib.suppress(UnicodeError):  # bytes of UTF-32 without its mark
                 before = decoder.decode(raw[: max(error.start - pending, 0)])
             raise _bad_byte(name, number + before.count("\n"), error, encoding) from error
-        except UnicodeError as error:
-            raise DataError(
-                f"{name}: not {encoding} ({error}): {encoding}-le and {encoding}-be need none."
-            ) from error
         number += text.count("\n")
         yield text.encode(errors="surrogatepass")
 

@@ -63,7 +63,7 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
             f"{where}: choice {choice} is outside of the {len(example.choices)} choices "
             f"of {example.where}, which are counted from 0."
         )
-    scores, score = row.get("scores"), probability(row.get("score"))
+    scores, score = row.get("scores"), probability(row.get("score"), None)
     text = "" if shown is None else row.get("choice_text") or choice_text(example, choice)
     all_scores = tuple(map(probability, scores)) if isinstance(scores, list) else ()
     if choice < len(all_scores) and not math.isnan(all_scores[choice]):
