@@ -73,8 +73,7 @@ class Finding:
         return f"{self.message} (first in {self.locations[0]})" if self.locations else self.message
 
 
-def _where(rows: Examples, which: Iterable[bool]) -> tuple[list[str], int]:
-    """The first locations of the examples for which ``which`` is true, and their number."""
+def _first_locations(rows: Examples, which: Iterable[bool]) -> tuple[list[str], int]:
     indices = indices_of(which)
     return rows.locations(indices[:MAX_LOCATIONS]), len(indices)
 
@@ -223,7 +222,7 @@ def _documents(splits: _Splits) -> Iterator[Finding]:
 
 
 def _document_problems(split: str, rows: Examples) -> Iterator[Finding]:
-    unnamed = _where(rows, (name is None for name in rows.column("document")))
+    unnamed = _first_locations(rows, (name is None for name in rows.column("document")))
     message = f"{split}: {_of(unnamed[1], rows, 'sentence')} no document name"
     message += ": --context has nothing to add to them"
     yield from _located("info", "documents", message, *unnamed)
@@ -252,7 +251,7 @@ def _labels(splits: _Splits, golds: Golds) -> Iterator[Finding]:
     for split, rows in splits.items():
         counts, number = golds[split]
         which: Any = (gold is None for gold in rows.golds()) if number else ()
-        without = _where(rows, which)
+        without = _first_locations(rows, which)
         if split == "train" and number == len(rows):
             message = "train: no example has a label (--columns label=NAME?)"
             yield from _located("error", "labels", message, *without)
@@ -292,7 +291,7 @@ def _pairs(splits: _Splits) -> Iterator[Finding]:
         return
     single = {pair is None for pair in train.column("pair")}
     for split, rows in splits.items() if len(single) == 1 else ():
-        unlike = _where(rows, ((p is None) not in single for p in rows.column("pair")))
+        unlike = _first_locations(rows, ((p is None) not in single for p in rows.column("pair")))
         text_types = "single texts" if True in single else "pairs of texts"
         message = f"{split}: {unlike[1]:,} of {quantity(len(rows), 'example')} unlike train, "
         message += f"which has {text_types}: name the columns with --columns text=NAME pair=NAME"
@@ -366,7 +365,7 @@ def _unseen(splits: _Splits, counts: Mapping[str, Counter[str]]) -> Iterator[Fin
                 effect = f"correct them, or remove their rows; train has {abbreviated(train)}"
                 effect += near and f".{near}"
             message = f"{split}: labels that train does not have: {listed}: {effect}"
-            yield from _located(level, "labels", message, *_where(rows, unseen))
+            yield from _located(level, "labels", message, *_first_locations(rows, unseen))
         names = {*counts[split], *voted_names([rows])}
         if counts[split] and (absent := [name for name in train if name not in names]):
             message = f"{split}: never has {abbreviated(absent)}, which train has"
@@ -375,7 +374,7 @@ def _unseen(splits: _Splits, counts: Mapping[str, Counter[str]]) -> Iterator[Fin
 
 def _content(split: str, rows: Examples) -> Iterator[Finding]:
     flags = rows.stats("flags")
-    empty, damaged = (_where(rows, flags & flag > 0) for flag in (BLANK, DAMAGED))
+    empty, damaged = (_first_locations(rows, flags & flag > 0) for flag in (BLANK, DAMAGED))
     message = f"{split}: {quantity(empty[1], 'example')} with an empty text"
     yield from _located("warning", "empty", message, *empty)
     message = f"{split}: {quantity(damaged[1], 'example')} with U+FFFD, the mark of a lost "
@@ -420,7 +419,7 @@ def _transitions(
 
 
 def _words_over(split: str, rows: Examples, max_length: int) -> Iterator[Finding]:
-    over = _where(rows, rows.stats("words") > max_length)
+    over = _first_locations(rows, rows.stats("words") > max_length)
     level: Level = "info" if rows.are_words else "warning"
     effect = "read in windows" if rows.are_words else "so surely more tokens"
     message = f"{split}: {quantity(over[1], 'example')} of more than {max_length} words, {effect}"
@@ -442,7 +441,7 @@ def _subwords(
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
     message = f"{split}: {quantity(len(vanished), 'word')} without subwords (read as a placeholder)"
     yield from _located("warning", "subwords", message, vanished)
-    over = _where(rows, (total + num_special > max_length for total in totals))
+    over = _first_locations(rows, (total + num_special > max_length for total in totals))
     level: Level = "info" if words else "warning"
     effect = "read in windows" if words else "will be cut, unless read in windows"
     message = f"{split}: {quantity(over[1], 'example')} of more than {max_length} tokens: "

@@ -179,8 +179,8 @@ class RowReader(ABC):
         for index, row in enumerate(table.rows):
             if rows is not None and not table.sentences:
                 rows[index] = row.values
-            made = make(index, row)
-            yield self.predicted(index, made) if predicting else made
+            example = make(index, row)
+            yield self.predicted(index, example) if predicting else example
 
     def example(self, index: int, row: Mapping[str, Any], where: str) -> Any:
         """Make the example of one row in memory, without its gold."""

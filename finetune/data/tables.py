@@ -322,8 +322,8 @@ def refuse_repeated(columns: Sequence[Any], where: str, options: ReadOptions | N
     """
     names = list(map(str, columns))
     if options is not None:
-        known = {*options.header_names, *(name.lower() for name in options.columns.values())}
-        names = [name for name in map(str.lower, names) if name in known]
+        readable = {*options.header_names, *(name.lower() for name in options.columns.values())}
+        names = [name for name in map(str.lower, names) if name in readable]
     for name, number in Counter(names).items():
         if number > 1:
             raise DataError(

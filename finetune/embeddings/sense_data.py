@@ -19,26 +19,12 @@ import numpy as np
 from finetune.config.values import conforms
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import (
-    UTF_8,
-    DataFile,
-    ReadOptions,
-    Row,
-    open_data,
-    read_lines,
-)
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data, read_lines
 from finetune.data.sources import open_splits
 from finetune.data.tables import Table, read_file
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.wordnet import DATA_FILES, sense_key
-from finetune.evaluation.items import (
-    Grouping,
-    Items,
-    PredictionType,
-    Tables,
-    Wording,
-    count,
-)
+from finetune.evaluation.items import Grouping, Items, PredictionType, Tables, Wording, count
 from finetune.evaluation.metrics import RATES, Metric, item_counts
 from finetune.types import SenseTarget, TextPrediction, TokenExample, UserError
 

@@ -34,14 +34,7 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
 from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
-from finetune.types import (
-    Batch,
-    TextExample,
-    TokenExample,
-    TokenSequence,
-    UserError,
-    abbreviated,
-)
+from finetune.types import Batch, TextExample, TokenExample, TokenSequence, UserError, abbreviated
 
 CHUNK_BYTES = 2**27
 """Bytes of vectors from which a chunk of inputs takes no more."""

@@ -76,8 +76,8 @@ def score_limits(metric: str) -> tuple[float, float]:
 
     The names of custom metrics have no colon, as those of a label, a level or a subgroup have.
     """
-    known = {*METRIC_PROPERTIES, *_METRICS, *_OF_VECTORS}
-    if ":" not in metric and metric.removesuffix("_uncalibrated") not in known:
+    built_in = {*METRIC_PROPERTIES, *_METRICS, *_OF_VECTORS}
+    if ":" not in metric and metric.removesuffix("_uncalibrated") not in built_in:
         return -math.inf, math.inf
     properties = properties_of(metric)
     return properties.lowest, properties.highest
