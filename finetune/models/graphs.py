@@ -116,7 +116,8 @@ class EncoderGraphs:
             return recording
         except Exception as error:  # out of memory is one of them
             self.recordings.clear()
-            recorder.failure = f"{' '.join(str(error).split()):.200}"
+            message = " ".join(str(error).split()) or type(error).__name__
+            recorder.failure = f"{message:.200}"
             self.report(f"CUDA graphs are not used: {recorder.failure}")
             return None
         finally:

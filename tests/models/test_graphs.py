@@ -284,9 +284,15 @@ class NoMemory(CallAgain):
         raise torch.OutOfMemoryError("out of memory")
 
 
+class SaysNothing(CallAgain):
+    def warm_up(self, run: Callable[[], Any]) -> Any:
+        raise AssertionError
+
+
 @pytest.mark.parametrize(
     ("recorder", "reason"),
     [
+        (SaysNothing(), "AssertionError"),
         (OtherNumbers(), "a replayed pass differs from the plain pass"),
         (Fails(), "operation not permitted when stream is capturing"),
         (NoMemory(), "out of memory"),
