@@ -8,15 +8,16 @@ Nock & Famili 2006). The predictions name the separator of the levels.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 
 from finetune.evaluation.items import Grouping, Tables, count
-from finetune.evaluation.metrics import RATES, Metric, item_counts, score
+from finetune.evaluation.metrics import RATES, Metric, item_counts, total
 from finetune.types import UserError, abbreviated
 
 
@@ -81,43 +82,56 @@ METRICS = {
 """Precision, recall and F1 over labels and their ancestors, micro-averaged."""
 
 
-def _levels(tables: Tables) -> Mapping[int, Tables]:
+def _levels(tables: Tables) -> range:
     separator = tables.separator
     if separator is None:
-        return {}
-    names = {*tables.names, *(tables.predictions[0].scores or ())}
-    depth = 1 + max(name.count(separator) for name in names)
-    sides = tables.gold, tables.predicted, tables.labels
-    levels = {}
-    for level in range(1, depth + 1):
-        cut = partial(at_level, separator=separator, level=level)
-        gold, predicted, labels = (list(map(cut, side)) for side in sides)
-        levels[level] = tables.type.of_values(gold, predicted, labels=list(dict.fromkeys(labels)))
-    return levels
+        return range(0)
+    scored = (prediction.scores or () for prediction in tables.predictions[:1])
+    names = {*tables.names, *chain.from_iterable(scored)}
+    return range(1, 2 + max(name.count(separator) for name in names))
 
 
-def level_scores(tables: Tables) -> dict[str, float]:
-    """Compute the main metric and macro F1 of labels that are cut after each level.
+def _cut(tables: Tables, level: int) -> Tables:
+    cut = partial(at_level, separator=tables.separator or "", level=level)
+    sides = tables.gold, tables.predicted, tables.labels, tables.names
+    gold, predicted, labels, names = (list(map(cut, side)) for side in sides)
+    levels = tables.type.of_values(gold, predicted, labels=list(dict.fromkeys(labels)))
+    return replace(levels, names=tuple(sorted({*levels.names, *names})))
+
+
+def level_metrics(tables: Tables) -> dict[str, Metric]:
+    """Make the main metric and macro F1 of labels that are cut after each level.
 
     A label with fewer levels stays as it is. ``accuracy_level:1`` is the accuracy of first levels.
     """
+
+    def counts(tables: Tables, metric: Metric, level: int) -> np.ndarray:
+        return metric.counts(_cut(tables, level))
+
+    chosen = {name: tables.type.metrics[name] for name in (tables.type.default, "macro_f1")}
     return {
-        f"{name}_level:{level}": scores[name]
-        for level, scores in ((level, score(cut)) for level, cut in _levels(tables).items())
-        for name in (tables.type.default, "macro_f1")
+        f"{name}_level:{level}": replace(metric, counts=partial(counts, metric=metric, level=level))
+        for level in _levels(tables)
+        for name, metric in chosen.items()
     }
 
 
+def level_scores(tables: Tables) -> dict[str, float]:
+    """Compute the ``level_metrics``."""
+    metrics = level_metrics(tables).items()
+    return {name: metric.value(total(metric.counts, tables)).item() for name, metric in metrics}
+
+
 def by_level(tables: Tables) -> dict[str, Grouping]:
-    """Divide decisions by the level of labels: a table, and metrics to compare and test."""
-    levels = _levels(tables)
+    """Divide decisions by the level of labels."""
+    levels = [_cut(tables, level) for level in _levels(tables)]
     if not levels:
         return {}
-    name, order = tables.type.default, list(map(str, levels))
+    name, order = tables.type.default, [str(level) for level in _levels(tables)]
     grouping = Grouping(
         example=np.tile(np.arange(len(tables)), len(levels)),
         names=np.repeat(order, len(tables)).tolist(),
-        counts=np.concatenate([item_counts(cut) for cut in levels.values()]),
+        counts=np.concatenate([item_counts(cut) for cut in levels]),
         order=order,
         cells={
             **{"correct": count(0), "predicted": count(1), "gold": count(2)},

@@ -119,8 +119,10 @@ def test_every_command_knows_the_levels(tmp_path: Path, several: bool) -> None:
     (answer,) = finetune.load(out).predict(["good film"])
     assert answer.separator == "/" and answer.to_dict()["label_separator"] == "/"
 
-    for metric in ("hierarchical_f1", f"{main}_level:1"):
-        run("compare", out, out, "--metric", metric, "--resamples", "20").ok()
+    for metric in ("hierarchical_f1", f"{main}_level:1", "macro_f1_level:1"):
+        settings = ["--metric", metric, "--resamples", "20", "--format", "json"]
+        compared = json.loads(run("compare", out, predicted, *settings).ok().out)
+        assert compared["a"]["value"] == compared["b"]["value"] == pytest.approx(saved[metric])
     printed = json.loads(run("report", out, "--format", "json").ok().out)
     assert [row["level"] for row in printed["tables"]["level"]] == ["1", "2"]
     assert printed["tables"]["level"][0][main] == pytest.approx(saved[f"{main}_level:1"])
