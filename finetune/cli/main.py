@@ -43,8 +43,8 @@ OPTIONS_OF_ALL = ("--quiet", "--verbose")
 OTHER_COMMANDS = {
     "train": "the task is the command: finetune classify, nli, tag, ner …",
     "fit": "the task is the command: finetune classify, nli, tag, ner …",
-    "evaluate": "finetune score RUN --file FILE scores a model, finetune score FILE predictions",
-    "eval": "finetune score RUN --file FILE scores a model, finetune score FILE predictions",
+    "evaluate": "finetune score RUN --data FILE scores a model, finetune score FILE predictions",
+    "eval": "finetune score RUN --data FILE scores a model, finetune score FILE predictions",
     "infer": "finetune predict RUN --file FILE",
     "test": "finetune predict RUN --file FILE",
     "list": "finetune run lists recipes, finetune --help commands",

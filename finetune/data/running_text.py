@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, dropwhile, groupby, repeat
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 
@@ -85,8 +86,13 @@ def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[
         return
     named = column_map(columns)
     pair = False if named else None
-    for row in read_text_file(path, columns=named, pair=pair, labels=False, encoding=encoding):
-        yield "\n".join(row.texts()), row.where
+    rows = read_text_file(path, columns=named, pair=pair, labels=False, encoding=encoding)
+    yield from _without_repeats(("\n".join(row.texts()), row.where) for row in rows)
+
+
+def _without_repeats(units: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Leave out texts of the row before, such as the context of several questions."""
+    return (next(group) for _, group in groupby(units, itemgetter(0)))
 
 
 def sample_lines(lines: Iterable[str], most: int, seed: int = 0) -> list[str]:
@@ -172,7 +178,7 @@ def _of_rows(rows: Examples) -> Iterator[_Document]:
     has_blank = not all(map(str.strip, rows.column("text")))
     units = rows.columns("text", "pair", "where")
     texts = ((f"{text}\n{pair}" if pair else text, where) for text, pair, where in units)
-    return _documents(texts, separated=has_blank)
+    return _documents(_without_repeats(texts), separated=has_blank)
 
 
 def _of_files(

@@ -335,18 +335,19 @@ def _folder(folder: Path) -> Source:
     if any((folder / name).is_file() for name in SAVED_FILES):
         return Source(folder.resolve().name, saved=folder)
     files: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
+    entries = _entries(folder)
+    for path in entries:
         if (split := _split_of(path)) is not None:
             files.setdefault(split, []).append(path)
-    if any(path.suffix == ".ann" for path in folder.iterdir()):
+    if any(path.suffix == ".ann" for path in entries):
         raise DataError(
             f"{folder} holds documents of brat (.ann): make a file of each split, finetune convert "
             f"{folder} --out train.jsonl"
         )
     if not files:
-        entries = abbreviated(sorted(path.name for path in folder.iterdir()), 6) or "none"
+        names = abbreviated([path.name for path in entries], 6) or "none"
         raise DataError(
-            f"{folder} holds no split files (its entries: {entries}): name them train.jsonl, "
+            f"{folder} holds no split files (its entries: {names}): name them train.jsonl, "
             "validation.jsonl and test.jsonl, or write --data train=FILE,validation=FILE; "
             f"train=FILE+FILE reads several files, and train={folder} all of the folder."
         )
@@ -357,8 +358,18 @@ def _folder(folder: Path) -> Source:
 def data_files(folder: Path) -> list[Path]:
     """List the data files of a folder in the order of their names (FILE before FILE.gz)."""
     return _plain_first(
-        path for path in sorted(folder.iterdir()) if _may_hold_data(path) and format_of(path)
+        path for path in _entries(folder) if _may_hold_data(path) and format_of(path)
     )
+
+
+def _entries(folder: Path) -> list[Path]:
+    entries = sorted(folder.iterdir())
+    if {"config.json", "metrics.json"} <= {path.name for path in entries}:
+        raise DataError(
+            f"{folder} is a run folder, and its predictions are no data: give the data of the run, "
+            f"which {folder / 'config.json'} names."
+        )
+    return entries
 
 
 def _plain_first(paths: Iterable[Path]) -> list[Path]:

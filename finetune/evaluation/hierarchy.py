@@ -108,11 +108,13 @@ def level_metrics(tables: Tables) -> dict[str, Metric]:
     def counts(tables: Tables, metric: Metric, level: int) -> np.ndarray:
         return metric.counts(_cut(tables, level))
 
-    chosen = {name: tables.type.metrics[name] for name in (tables.type.default, "macro_f1")}
+    metrics = tables.type.metrics
     return {
-        f"{name}_level:{level}": replace(metric, counts=partial(counts, metric=metric, level=level))
+        f"{name}_level:{level}": replace(
+            metrics[name], counts=partial(counts, metric=metrics[name], level=level)
+        )
         for level in _levels(tables)
-        for name, metric in chosen.items()
+        for name in (tables.type.default, "macro_f1")
     }
 
 

@@ -171,6 +171,16 @@ def test_rows_are_documents(tmp_path: Path) -> None:
     assert texts(tmp_path / "d.conll", encoding="cp1252") == ["Zoë"]
 
 
+def test_questions_about_a_context_are_one_document(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    row = '{"title": "A mill", "context": "%s", "question": "%s", "answers": []}\n'
+    pairs = (("One.", "Who?"), ("One.", "When?"), ("Two.", "Who?"), ("One.", "Where?"))
+    path.write_text("".join(row % pair for pair in pairs))
+    documents = read_running_text(str(path)).splits["train"]
+    texts = [(document.text, document.where) for document in documents]
+    assert texts == [("One.", f"{path}:1"), ("Two.", f"{path}:3"), ("One.", f"{path}:4")]
+
+
 def test_splits_and_sources_of_documents(tmp_path: Path) -> None:
     for name in ("train.txt", "dev.txt", "other.txt"):
         (tmp_path / name).write_text(f"{name}\n", "utf-8")

@@ -20,7 +20,8 @@ from finetune.data import (
 )
 from finetune.data import examples as holder
 from finetune.data.hub import hub_dataset
-from finetune.data.sources import canonical_split, resolve
+from finetune.data.running_text import text_sources
+from finetune.data.sources import canonical_split, input_files, resolve
 from finetune.runtime.row_files import write_rows
 from finetune.types import TextExample
 
@@ -117,6 +118,14 @@ def test_several_files_of_a_split(tmp_path):
     (tmp_path / "c.csv").write_text("no,header\n")
     with pytest.raises(DataError, match=r"files of several formats \(csv, jsonl\): name the files"):
         read_text(f"train={tmp_path}")
+
+
+def test_predictions_of_a_run_are_no_data(tmp_path):
+    for name in ("config.json", "metrics.json", "predictions.test.jsonl"):
+        (tmp_path / name).write_text(ROW)
+    for read in (read_text, input_files, text_sources, lambda path: read_text(f"train={path}")):
+        with pytest.raises(DataError, match=r"is a run folder, .*config.json names"):
+            read(str(tmp_path))
 
 
 def test_several_files_to_predict(tmp_path):
