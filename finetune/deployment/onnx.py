@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 import finetune
 from finetune.config.recipes import packaged_path
+from finetune.config.tasks import flag, settings
 from finetune.deployment import onnx_model
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import GRAPH, OUTPUTS, SETTINGS, OnnxModel, folded
@@ -150,22 +151,34 @@ def export_onnx(
         return replace(exported, size=size, lines=lines)
 
 
+_NOT_IN_GRAPHS = {
+    "bilstm": "--bilstm is",
+    "context": "the document that the model reads with --context is",
+    "few_shot": "the classifier of --few-shot is",
+    "pair_encoder": "reading the texts of a pair apart (--pair-encoder) is",
+}
+"""Settings that are not part of a graph unless they have their default, in words."""
+
+
 def _require_export(task: Task, source: Path) -> None:
-    reason = task.graph_refusal
-    if reason is None:
-        raise UserError(f"{source}: models of `finetune {task.name}` are not exported.")
-    if not reason and task.state.config.bilstm:
-        reason = (
-            "--bilstm is not part of the graph: use `finetune predict`, or train without it and "
-            "export that"
+    decoders = tuple(output.decoder_class for output in OUTPUTS)
+    if not isinstance(task.state, decoders):
+        raise UserError(
+            f"{source}: models of `finetune {task.name}` are not exported, as a graph has labels, "
+            "tags, spans or answers of single sequences: use `finetune predict`."
         )
-    if not reason and "distance" in task.state.decisions:
-        reason = (
-            "it abstains for out-of-distribution texts, whose distance a graph does not measure: "
-            "remove that with `finetune thresholds RUN --reset`"
+    values, defaults = settings(task.state.config), settings(type(task.state.config)())
+    for name, part in _NOT_IN_GRAPHS.items():
+        if name in values and values[name] != defaults[name]:
+            raise UserError(
+                f"{source}: {part} not part of the graph: use `finetune predict`, or train without "
+                f"{flag(name)} and export that."
+            )
+    if "distance" in task.state.decisions:
+        raise UserError(
+            f"{source}: it abstains for out-of-distribution texts, whose distance a graph does not "
+            "measure: remove that with `finetune thresholds RUN --reset`."
         )
-    if reason:
-        raise UserError(f"{source}: {reason}.")
 
 
 def _settings(task: Any, model: Any) -> str:

@@ -96,10 +96,6 @@ class SentenceTask(Task):
     state: SentenceState
     state_class = SentenceState
     gold = attrgetter("text")
-    graph_refusal = (
-        "sentence encoders give vectors, and graphs are written for logits only: use "
-        "`finetune embed`, or export best/ with sentence-transformers (backend onnx)"
-    )
 
     @classmethod
     def read(cls, config: SentenceConfig, source: Any) -> Dataset:

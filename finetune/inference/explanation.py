@@ -1,8 +1,8 @@
 """The words that carried a decision: the score of a label minus the score without each word.
 
 The score explained is the log-probability of the predicted label, or the logit of one of several
-labels and of the type of a span (``finetune.tasks.explained``). Over several windows it is their
-mean. In a sentence, whose words have tags or spans, the mask token stands in place of the word.
+labels and of the type of a span. Over several windows it is their mean. In a sentence, whose words
+have tags or spans, the mask token stands in place of the word.
 """
 
 from __future__ import annotations
@@ -16,11 +16,25 @@ import numpy as np
 import torch
 
 from finetune.data.word_splitting import split_words
+from finetune.evaluation.temperature import log_probabilities
 from finetune.inference.loop import chunks, precision_on, sequence_values
+from finetune.models.heads.crf import CrfScores
 from finetune.preprocessing.encodings import Array
+from finetune.preprocessing.span_candidates import candidate_index, num_candidates
 from finetune.tasks.base import Task
-from finetune.tasks.explained import Explained
-from finetune.types import LabelSpan, TextExample, TokenExample, UserError
+from finetune.tasks.decoding import TextDecoder
+from finetune.tasks.span_decoding import SpanDecoder
+from finetune.tasks.tag_decoding import TagDecoder
+from finetune.types import (
+    Batch,
+    LabelSet,
+    LabelSpan,
+    SpanPrediction,
+    TextExample,
+    TokenExample,
+    TokenPrediction,
+    UserError,
+)
 
 _CHUNK = 256
 """Number of shortened examples that are encoded at a time."""
@@ -64,19 +78,38 @@ class Explanation:
         return values
 
 
-def explained_by(task: Task) -> Explained:
-    """The part of the predictions of a task that words explain.
+_UNITS = {"labels": "logit", "spans": "logit", "number": "number"}
+"""The unit of scores by the type of predictions; of others it is a log-probability."""
 
-    Raises:
-        UserError: The predictions cannot be explained.
-    """
-    explained = None if task.explained is None else task.explained(task.state)
-    if explained is None or not explained.unit:
+
+def require_explained(task: Task) -> None:
+    """Raise UserError if no words explain the predictions of a task."""
+    decoders = TextDecoder, TagDecoder, SpanDecoder
+    if not isinstance(task.state, decoders) or task.state.context_words:
         raise UserError(
             f"--explain: the predictions of this `{task.name}` model cannot be explained: legal "
             "are models of classify, nli, tag and ner without --context."
         )
-    return explained
+
+
+def explained_labels(labels: LabelSet, prediction: Any) -> list[LabelSpan]:
+    """List the labels of a prediction that words explain, those that it abstains from included.
+
+    They are the labels of a text, or its number, the tag of each word but O, or the types of spans.
+    """
+    if isinstance(prediction, SpanPrediction):
+        return [LabelSpan(s.label, labels.id(s.label), s[:2]) for s in prediction.spans]
+    if isinstance(prediction, TokenPrediction):
+        tags = [(n, tag) for n, tag in enumerate(prediction.tags) if tag not in ("O", None)]
+        return [LabelSpan(tag, labels.id(tag), (n, n + 1)) for n, tag in tags]
+    label = prediction.label
+    label = prediction.decided.get("withheld") if label is None else label
+    if label is None:
+        return []
+    if isinstance(label, float):
+        return [LabelSpan(labels[0], 0)]
+    names = label if isinstance(label, tuple) else (str(label),)
+    return [LabelSpan(name, labels.id(name)) for name in names]
 
 
 def words_of(example: TextExample | TokenExample) -> Words:
@@ -122,8 +155,7 @@ def explain(
     example: Any, prediction: Any, task: Task, model: Any, device: torch.device
 ) -> list[Explanation]:
     """Explain each label of a prediction for an example, by a model on a device."""
-    about = explained_by(task)
-    labels = about.labels(prediction)
+    labels = explained_labels(task.state.labels, prediction)
     if not labels:
         return []
     limit = task.state.max_length if task.state.long_text not in (None, "window") else None
@@ -142,7 +174,7 @@ def explain(
         Explanation(
             label,
             float(of_label[0]),
-            about.unit,
+            _UNITS.get(task.state.prediction_type, "log-probability"),
             explained,
             tuple((of_label[0] - of_label[1:]).tolist()),
         )
@@ -158,13 +190,13 @@ def label_scores(
     device: torch.device,
 ) -> Array:
     """Compute the scores of D labels in each of N examples, means over windows: [N, D]."""
-    about, means = explained_by(task), []
+    means = []
     for chunk in chunks(examples, _CHUNK):
         encoded = task.encode(chunk)
         scores = sequence_values(
             model,
             encoded.sequences,
-            lambda output, batch: about.scores(output, batch, labels),
+            lambda output, batch: _label_scores(task, output, batch, labels),
             device=device,
             precision=precision_on(task, device),
             max_tokens=task.state.config.max_tokens,
@@ -172,3 +204,42 @@ def label_scores(
         for start, end in pairwise(encoded.offsets.tolist()):
             means.append(np.nanmean(scores[start:end], axis=0))
     return np.stack(means)
+
+
+def _label_scores(task: Task, output: Any, batch: Batch, labels: Sequence[LabelSpan]) -> Array:
+    """The uncalibrated scores [N, D]; NaN if the words of a label are in another window."""
+    state = task.state
+    scores = np.full((len(batch.window), len(labels)), np.nan)
+    for row, values in enumerate(_class_scores(task, output, batch)):
+        first, size = batch.window[row], batch.num_words[row]
+        for column, label in enumerate(labels):
+            if label.words is None:
+                scores[row, column] = values[label.number]
+                continue
+            start, end = (word - first for word in label.words)
+            if start >= 0 and end <= size:
+                place = start
+                if isinstance(state, SpanDecoder):
+                    place = int(candidate_index(start, end, size, state.max_width))
+                scores[row, column] = values[place, label.number]
+    return scores
+
+
+def _class_scores(task: Task, output: Any, batch: Batch) -> Iterable[Array]:
+    """The scores of the classes of each sequence: [C], of its words or candidates [..., C]."""
+    state = task.state
+    if isinstance(state, SpanDecoder):
+        logits = output.cpu().double().numpy()
+        scores = logits if state.multi_label else logits[:, 1:] - logits[:, :1]
+        sizes = [num_candidates(number, state.max_width) for number in batch.num_words]
+        return np.split(scores, np.cumsum(sizes)[:-1])
+    if isinstance(state, TagDecoder):  # a CRF gives scores from its emissions alone
+        emissions = output.emissions if isinstance(output, CrfScores) else output
+        lengths = batch.word_lengths.cpu().numpy()
+        return state.windows(emissions.cpu().double().numpy(), batch.num_words, lengths)
+    values = np.array([window.values for window in task.decode(output, batch)])
+    if state.prediction_type == "number":
+        return values
+    is_multi = state.prediction_type == "labels"
+    logs = log_probabilities(values, independent=is_multi)
+    return logs[..., 1] - logs[..., 0] if is_multi else logs

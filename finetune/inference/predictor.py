@@ -23,7 +23,7 @@ from finetune.data.in_memory import input_table, is_from
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
 from finetune.evaluation.prediction_types import TYPES
-from finetune.inference.explanation import Explanation, explain, explained_by
+from finetune.inference.explanation import Explanation, explain, require_explained
 from finetune.inference.loop import precision_on, stream_predictions, without_blank
 from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors, directions
 from finetune.models.master_weights import cast_weights
@@ -188,7 +188,7 @@ class Predictor:
             >>> max(zip(found.scores, found.words.words))  # doctest: +SKIP
             (0.71, 'film')
         """
-        explained_by(self.task)
+        require_explained(self.task)
         examples = self.examples(inputs, columns=columns)
         pairs = zip(examples, self.predict(examples), strict=True)
         device = self.accelerator.device

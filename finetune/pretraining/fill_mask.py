@@ -60,10 +60,6 @@ class MaskedTask(Task):
     state: PretrainingState
     state_class = PretrainingState
     gold = attrgetter("text")
-    graph_refusal = (
-        "masked language models compute logits at masks alone, which a graph does not: "
-        "fine-tune the encoder with --init-from"
-    )
 
     @classmethod
     def read(cls, config: PretrainConfig, source: Any) -> Dataset:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -28,9 +28,6 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
 from finetune.tasks.state import TaskState
 from finetune.types import Batch, Example, TokenSequence, WindowOutput
-
-if TYPE_CHECKING:
-    from finetune.tasks.explained import Explained
 
 M = TypeVar("M")
 
@@ -153,8 +150,6 @@ class Task(ABC):
 
     reusable_head: ClassVar[ReusableHead | None] = None
     """The class of heads that ``--init-from`` can reuse."""
-    explained: ClassVar[type[Explained] | None] = None
-    """What words explain in its predictions."""
 
     @classmethod
     def read(cls, config: Any, source: Any) -> Dataset:
@@ -228,15 +223,6 @@ class Task(ABC):
         uncalibrated = [prediction.without_temperature() for prediction in predicted]
         before = type.tables_of(gold, uncalibrated, **fields)
         return score(tables) | calibration_scores(tables, before)
-
-    @property
-    def graph_refusal(self) -> str | None:
-        """The reason why an exported graph cannot replace the model.
-
-        It is empty if a graph can: the state then decodes its logits, as a class of
-        ``finetune.tasks.decoding``. None if no model of the task is exported.
-        """
-        return None
 
     @property
     def calibrated(self) -> bool:

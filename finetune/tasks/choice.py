@@ -52,11 +52,6 @@ from finetune.types import (
     WindowOutput,
 )
 
-NO_GRAPH = (
-    "a graph has the score of one sequence, and a question has a sequence for each of its choices: "
-    "use `finetune predict`, or transformers with AutoModelForMultipleChoice"
-)
-"""The reason why a model is not exported."""
 _BLANK = re.compile(r"(?<!\w)_+(?!\w)")
 """A blank in a question, which each choice fills in, as in the cloze questions of RACE."""
 
@@ -95,7 +90,6 @@ class ChoiceTask(Task):
     state: ChoiceState
     state_class = ChoiceState
     reusable_head = ChoiceScorer
-    graph_refusal = NO_GRAPH
     soft_loss = soft_choice_loss
 
     @classmethod

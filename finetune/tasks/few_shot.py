@@ -22,9 +22,8 @@ from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutp
 from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.runtime.device import to_device
 from finetune.tasks.base import BatchTargets, starting_model
-from finetune.tasks.explained import Explained
 from finetune.tasks.text_classification import TextClassificationTask
-from finetune.types import Batch, LabelSpan, TextExample, UserError, WindowOutput
+from finetune.types import Batch, TextExample, UserError, WindowOutput
 
 
 def cosine_loss(
@@ -38,19 +37,10 @@ def cosine_loss(
     return errors.sum(), u.new_full((), len(label))
 
 
-class ExplainedFewShot(Explained):
-    """Labels of texts, by the classifier on their vectors."""
-
-    def scores(self, logits: Any, batch: Batch, labels: Sequence[LabelSpan]) -> Array:
-        """Compute log-probabilities of classes."""
-        return super().scores(_class_logits(logits), batch, labels)
-
-
 class FewShotTask(TextClassificationTask):
     """Texts or pairs of texts with one label each, few examples of each label."""
 
     soft_loss = None  # it learns from texts alone
-    explained = ExplainedFewShot
 
     def complete(self, data: Dataset) -> Dataset:
         """Raise UserError if the training examples lack a label."""
@@ -60,13 +50,6 @@ class FewShotTask(TextClassificationTask):
                 f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
             )
         return super().complete(data)
-
-    @property
-    def graph_refusal(self) -> str:
-        return (
-            "the classifier of --few-shot is not part of the model of transformers: use "
-            "`finetune predict`, or train without it and export that"
-        )
 
     def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
         return {}  # the loss compares vectors
@@ -145,10 +128,7 @@ class FewShotTask(TextClassificationTask):
             model.classifier.bias.copy_(torch.from_numpy(bias))
 
     def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
-        """Compute the probabilities [C] of each text."""
-        return super().decode(_class_logits(logits), batch)
-
-
-def _class_logits(output: SentenceOutput) -> torch.Tensor:
-    weights = output.classifier
-    return functional.linear(output.vectors, weights[:, :-1], weights[:, -1])
+        """Compute the probabilities [C] of each text, by the classifier on their vectors."""
+        weights = logits.classifier
+        class_logits = functional.linear(logits.vectors, weights[:, :-1], weights[:, -1])
+        return super().decode(class_logits, batch)

@@ -90,7 +90,6 @@ class QuestionAnsweringTask(Task):
     state_class = AnswerState
     reusable_head = QuestionAnswerer
     gold = attrgetter("answers")
-    graph_refusal = ""
     soft_loss = soft_answer_loss
 
     @classmethod

@@ -88,7 +88,6 @@ class RelationTask(WordTask):
     state_class = RelationState
     reusable_head = RelationClassifier
     gold = attrgetter("relations")
-    graph_refusal = "relations are between given spans, which the exported models do not read"
 
     @classmethod
     def prepare(cls, config: RelationsConfig, data: Dataset) -> Dataset:

@@ -34,7 +34,6 @@ from finetune.preprocessing.span_candidates import (
 )
 from finetune.tasks.base import BatchTargets, Fitted, Scores, Windows, WindowTargets, labeled_model
 from finetune.tasks.class_losses import class_losses, class_weights, label_losses, loss_targets
-from finetune.tasks.explained import ExplainedSpans
 from finetune.tasks.soft_losses import soft_span_loss
 from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_span_thresholds
 from finetune.tasks.word_task import WordState, WordTask
@@ -91,7 +90,6 @@ class SpanNerTask(WordTask):
     state_class = SpanState
     gold = attrgetter("spans")
     _core_only = False
-    explained = ExplainedSpans
     soft_loss = soft_span_loss
 
     @classmethod

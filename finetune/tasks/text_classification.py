@@ -57,18 +57,12 @@ from finetune.tasks.class_losses import (
     vote_losses,
 )
 from finetune.tasks.decoding import TextDecoder
-from finetune.tasks.explained import Explained
 from finetune.tasks.soft_losses import soft_text_loss
 from finetune.tasks.state import TaskState
 from finetune.types import Batch, LabelSet, TextExample, TextPrediction, WindowOutput
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
-CUSTOM_HEAD = (
-    "the model reads the texts of a pair apart, which a graph of one sequence does not: use "
-    "`finetune predict`, or train without --pair-encoder"
-)
-"""The reason why a model with a head of this project is not exported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +109,6 @@ class TextClassificationTask(Task):
     state: TextState
     state_class = TextState
     reusable_head = SequenceClassifier
-    explained: ClassVar[type[Explained]] = Explained
     soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = soft_text_loss
 
     @classmethod
@@ -160,10 +153,6 @@ class TextClassificationTask(Task):
             return data
         note = f"f1 scores {rare!r}, the rarer label in training; --positive names another"
         return replace(data, notes=[*data.notes, note])
-
-    @property
-    def graph_refusal(self) -> str:
-        return CUSTOM_HEAD if self.state.config.custom_head else ""
 
     def _sequences(self, examples: Sequence[TextExample]) -> SequencesOfExamples:
         limits = self.tokenizer, self.state.max_length, self.state.config.long_text

@@ -32,7 +32,6 @@ from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import FlatSequences, Ragged
 from finetune.tasks.base import BatchTargets, Fitted, Scores, Windows, WindowTargets, labeled_model
 from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
-from finetune.tasks.explained import ExplainedTags
 from finetune.tasks.soft_losses import soft_tag_loss
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.word_task import WordState, WordTask
@@ -86,7 +85,6 @@ class TokenClassificationTask(WordTask):
     state_class = TagState
     reusable_head = TokenClassifier
     gold = attrgetter("tags")
-    explained = ExplainedTags
     soft_loss = soft_tag_loss
 
     @classmethod

@@ -43,15 +43,6 @@ class WordTask(Task):
 
     state: WordState
 
-    @property
-    def graph_refusal(self) -> str:
-        if self.state.config.context == "none":
-            return ""
-        return (
-            "the model reads sentences in their document (--context), which a graph does not: "
-            "use `finetune predict`, or train without --context and export that"
-        )
-
     _core_only: ClassVar[bool] = True
     """Whether a window has its core words alone; otherwise windows share the words in which they
     overlap."""

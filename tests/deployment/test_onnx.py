@@ -169,9 +169,10 @@ def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
 
 def test_what_no_graph_can_answer(tmp_path: Path) -> None:
     for task, settings, parts in (
-        ("tag", {"bilstm": True}, ("--bilstm is not part", "train without it")),
+        ("tag", {"bilstm": True}, ("--bilstm is not part", "train without --bilstm")),
         ("ner", {"context": "64"}, ("--context", "train without --context")),
         ("nli", {"pair_encoder": "bi"}, ("apart", "without --pair-encoder")),
+        ("classify", {"few_shot": True}, ("classifier", "without --few-shot")),
     ):
         workdir = saved(task, **settings)
         one_line(run("export", workdir, "--out", tmp_path / "graph"), *parts, "finetune predict")

@@ -366,7 +366,7 @@ def test_run_folders(trained: dict[str, Path]) -> None:
     card = (trained["cls"] / "best" / "README.md").read_text()
     assert "SentenceTransformer(" in card and "library_name: sentence-transformers" in card
     run("export", trained["cls"], "--out", str(trained["cls"].parent / "onnx")).refused(
-        "sentence encoders give vectors"
+        "`finetune sentence` are not exported"
     )
 
 

@@ -40,10 +40,10 @@ def explained(
     """Explanations of some labels, also where an untrained model predicts none."""
     if labels is None:
         (prediction,) = model.predict([example])
-        labels = list(explanation.explained_by(model.task).labels(prediction))[:2]
+        labels = explanation.explained_labels(model.labels, prediction)[:2]
         if model.task.description.words and not labels:
             labels = [LabelSpan(model.labels[0], 0, (n, n + 1)) for n in range(2)]
-    monkeypatch.setattr(model.task.explained, "labels", lambda *_: labels)
+    monkeypatch.setattr(explanation, "explained_labels", lambda *_: labels)
     return explanation.explain(example, None, model.task, model.model, model.accelerator.device)
 
 

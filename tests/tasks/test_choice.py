@@ -224,7 +224,7 @@ def test_damaged_gold_in_a_prediction_file(gold: Any, trained: Path, tmp_path: P
 def test_what_a_model_does_not_do_is_said(trained: Path, tmp_path: Path) -> None:
     for words, message in (
         (("predict", trained, "--text", "hello"), "give --file with the columns context, question"),
-        (("export", trained, "--out", tmp_path / "onnx"), "a question has a sequence for each"),
+        (("export", trained, "--out", tmp_path / "onnx"), "`finetune choice` are not exported"),
         (("check", fx.data("choice"), "--task=chioce"), "Perhaps you meant 'choice'"),
     ):
         run(*words).refused(message)
