@@ -30,6 +30,7 @@ from finetune.data.tag_schemes import (
     num_illegal,
     scheme_of,
 )
+from finetune.runtime.memory import without_garbage_collection
 from finetune.runtime.progress import progress_task
 from finetune.types import (
     ChoiceQuestion,
@@ -116,6 +117,7 @@ def render(findings: Iterable[Finding]) -> str:
     return "\n".join(lines)
 
 
+@without_garbage_collection()
 def check_data(
     dataset: Dataset,
     *,

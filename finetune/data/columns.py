@@ -1,20 +1,21 @@
 """Columns of examples in Arrow: their types, their values, and the files that they are mapped from.
 
-Texts, lists of texts and integers have types of Arrow. All other values, such as labels and spans,
-are JSON in a dictionary of a record batch, which tells 1, 1.0, True and "1" apart.
+Texts, integers, and lists and records of them, such as spans, have types of Arrow. All other
+values, such as labels, are JSON in a dictionary of a record batch, which tells 1, 1.0, True and "1"
+apart.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import functools
 import itertools
 import json
 import mmap
-from collections.abc import Callable, Iterable, Sequence
-from types import UnionType
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from types import NoneType, UnionType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import xxhash
@@ -29,19 +30,16 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
-_encode = json.JSONEncoder(separators=(",", ":"), default=dataclasses.astuple).encode
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 MOST_MAPPED = 2**26
 """Number of bytes after which mapped pages are taken out of the memory of the process."""
-Read = Callable[[Any], Any]
-"""Makes a value of a field from a value of JSON."""
 
 
 class Field(NamedTuple):
-    """A field of examples: the type of its column, and the function that reads its JSON."""
+    """A field of examples, and the type of its values."""
 
     name: str
-    type: pa.DataType
-    read: Read
+    hint: Any
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """Make a column of values.
@@ -51,13 +49,13 @@ class Field(NamedTuple):
         """
         import pyarrow as pa
 
-        if pa.types.is_dictionary(self.type):
+        if arrow_type(self.hint) is None:
             by_id = dict(zip(map(id, values), values, strict=True))  # few: () or None in most rows
             texts = {key: None if value is None else _encode(value) for key, value in by_id.items()}
-            encoded = pa.array([texts[id(value)] for value in values], self.type.value_type)
+            encoded = pa.array([texts[id(value)] for value in values], pa.large_string())
             return encoded.dictionary_encode()
         try:
-            return pa.array(values, self.type)
+            return _array(values, self.hint)
         except UnicodeEncodeError as error:
             raise UserError(
                 f"{self.name}: {error.object[error.start : error.end]!r} is half of a surrogate "
@@ -70,73 +68,98 @@ class Field(NamedTuple):
 
         if isinstance(array, pa.ChunkedArray):
             return list(itertools.chain.from_iterable(map(self.values, array.chunks)))
-        if pa.types.is_dictionary(self.type):
-            if len(array.dictionary) > len(array):  # of few rows of a batch
-                array = array.dictionary_decode().dictionary_encode()
-            texts = array.dictionary.to_pylist()
-            known = [*(self.read(json.loads(text)) for text in texts), None]
-            return [known[index] for index in array.indices.fill_null(-1).to_numpy().tolist()]
-        values: list[Any] = _tuples(array) if pa.types.is_list(self.type) else array.to_pylist()
-        return values
-
-
-def _tuples(lists: pa.ListArray) -> list[tuple[Any, ...] | None]:
-    import pyarrow as pa
-
-    sizes, inner = lists.value_lengths().fill_null(-1).to_numpy().tolist(), lists.flatten()
-    is_list = pa.types.is_list(inner.type)
-    items = iter(_tuples(inner) if is_list else inner.to_numpy(zero_copy_only=False).tolist())
-    return [None if size < 0 else tuple(itertools.islice(items, size)) for size in sizes]
+        if not pa.types.is_dictionary(array.type):
+            return _values(array, self.hint)
+        if len(array.dictionary) > len(array):  # of few rows of a batch
+            array = array.dictionary_decode().dictionary_encode()
+        known = [*(_tuples(json.loads(text)) for text in array.dictionary.to_pylist()), None]
+        return [known[index] for index in array.indices.fill_null(-1).to_numpy().tolist()]
 
 
 @functools.cache
 def fields_of(example_type: Any) -> dict[str, Field]:
     """The fields of examples, or of a named tuple, by name."""
+    hints = get_type_hints(example_type)
+    return {name: Field(name, hints[name]) for name in example_type.__match_args__}
+
+
+@functools.cache
+def arrow_type(hint: Any) -> pa.DataType | None:
+    """The Arrow type of the values of a type; None if they are written as JSON."""
     import pyarrow as pa
 
-    text = pa.large_string()
-    types = {
-        str: text,
-        str | None: text,
-        int: pa.int64(),
-        tuple[str, ...]: pa.list_(text),
-        tuple[str, ...] | None: pa.list_(text),
-        tuple[tuple[str, ...], ...]: pa.list_(pa.list_(text)),
-        tuple[bytes, bytes, bytes]: pa.list_(pa.large_binary()),
-    }
-    as_json, hints = pa.dictionary(pa.int32(), text), get_type_hints(example_type)
-    return {
-        name: Field(name, types.get(hints[name], as_json), _reader(hints[name]))
-        for name in example_type.__match_args__
-    }
+    hint = _without_none(hint)
+    if hint in (str, bytes, int):
+        return {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}[hint]
+    if (item := _item(hint)) is not None:
+        inner = arrow_type(item)
+        return None if inner is None else pa.list_(inner)
+    types = {str(name): arrow_type(part) for name, part in _parts(hint).items()}
+    return pa.struct(types.items()) if types and None not in types.values() else None
 
 
-def _same(value: Any) -> Any:
-    return value
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, UnionType) and {NoneType} < {*get_args(hint)}:
+        return functools.reduce(operator.or_, (h for h in get_args(hint) if h is not NoneType))
+    return hint
 
 
-def _reader(hint: Any) -> Read:
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        read_list = next((read for read in map(_reader, parts) if read is not _same), _same)
-        return lambda value: read_list(value) if isinstance(value, list) else value
-    if origin is tuple and parts[-1] is Ellipsis:
-        read_item = _reader(parts[0])
-        return tuple if read_item is _same else lambda values: tuple(map(read_item, values))
-    make = None
-    if hasattr(hint, "__match_args__"):  # a dataclass or a named tuple
-        make, parts = hint, tuple(map(get_type_hints(hint).get, hint.__match_args__))
-    elif origin is not tuple:
-        return _same
-    reads = list(map(_reader, parts))
-    if all(read is _same for read in reads):
-        return (lambda values: make(*values)) if make else tuple
+def _item(hint: Any) -> Any:
+    is_list = get_origin(hint) is tuple and get_args(hint)[-1] is Ellipsis
+    return get_args(hint)[0] if is_list else None
 
-    def read_parts(values: Sequence[Any]) -> Any:
-        parts = [read(value) for read, value in zip(reads, values, strict=True)]
-        return make(*parts) if make else tuple(parts)
 
-    return read_parts
+def _parts(record: Any) -> dict[Any, Any]:
+    if get_origin(record) is tuple:
+        return dict(enumerate(get_args(record)))
+    hints = get_type_hints(record) if isinstance(record, type) else {}
+    return {name: hints[name] for name in getattr(record, "__match_args__", ())}
+
+
+def _array(values: Sequence[Any], hint: Any) -> pa.Array:
+    import pyarrow as pa
+
+    type: Any = arrow_type(hint)
+    hint = _without_none(hint)
+    if "struct" not in str(type):
+        return pa.array(values, type)
+    missing = pa.array([value is None for value in values], pa.bool_())
+    if (item := _item(hint)) is not None:
+        ends = itertools.accumulate((len(value or ()) for value in values), initial=0)
+        items = _array(list(itertools.chain.from_iterable(filter(None, values))), item)
+        return pa.ListArray.from_arrays(pa.array(list(ends), pa.int32()), items, type, mask=missing)
+    columns = []
+    for name, part in _parts(hint).items():
+        get: Any = (operator.itemgetter if isinstance(name, int) else operator.attrgetter)(name)
+        column = [None if value is None else get(value) for value in values]
+        columns.append(_array(column, part))
+    return pa.StructArray.from_arrays(columns, fields=list(type), mask=missing)
+
+
+def _values(array: pa.Array, hint: Any) -> list[Any]:
+    hint = _without_none(hint)
+    if (item := _item(hint)) is not None:
+        items = iter(_values(array.flatten(), item))
+        sizes = array.value_lengths().fill_null(-1).to_numpy().tolist()
+        return [None if size < 0 else tuple(itertools.islice(items, size)) for size in sizes]
+    if not (parts := _parts(hint)):
+        has_floats = hint is int and array.null_count  # in place of None
+        array = array if has_floats else array.to_numpy(zero_copy_only=False)
+        return array.tolist()  # type: ignore[no-any-return]
+    columns = map(_values, array.flatten(), parts.values())
+    records: Iterator[Any] = zip(*columns, strict=True)
+    if isinstance(hint, type):
+        is_tuple = issubclass(hint, tuple)
+        new = functools.partial(tuple.__new__, hint)
+        records = map(new, records) if is_tuple else itertools.starmap(hint, records)
+    if not array.null_count:
+        return list(records)
+    valid = array.is_valid().to_pylist()
+    return [record if known else None for record, known in zip(records, valid, strict=True)]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 class MappedTable:
