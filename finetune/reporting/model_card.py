@@ -61,7 +61,7 @@ def card(model: ModelRuns) -> str:
     return render(
         "model_card.md",
         run=run,
-        settings=published(config),
+        settings=published(_listed(run.task, config)),
         saved=saved,
         native=native,
         metadata=_metadata(run, native, base, data, data_name, title),
@@ -83,6 +83,31 @@ def card(model: ModelRuns) -> str:
     )
 
 
+def _listed(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = settings(CONFIGS[task]())
+    return {
+        name: value
+        for name, value in config.items()
+        if value is not None
+        and name not in UNLISTED
+        and (name in DECISIVE or value != defaults.get(name))
+    }
+
+
+UNLISTED = (
+    "columns",
+    "data",
+    "fingerprint",
+    "init_from",
+    "model",
+    "out",
+    "resume",
+    "revision_used",
+    "task",
+)
+"""Settings that stand elsewhere in a card, or say nothing about the model."""
+DECISIVE = ("batch_size", "lr", "seed", "steps")
+"""Settings that a card lists even if they have their defaults."""
 PATHS = ("data", "out", "init_from", "model", "tokenizer", "config", "folder", "custom_loss")
 """Settings that may be local paths; only their last part is published."""
 LISTED_PATHS = ("test_sets", "custom_metrics")

@@ -146,6 +146,14 @@ def test_a_degenerate_run_warns_and_is_pushed_only_with_yes(
     assert uploaded(signed_in, "lab/names")
 
 
+def test_settings_are_those_that_differ_or_decide(workdir: Path):
+    listed = re.findall(r"^\| `(\w+)` \| ", card_of(workdir / "crf").split("## Training")[1], re.M)
+    config = json.loads((workdir / "crf" / "config.json").read_text())
+    assert {"crf", "seed", "batch_size", "steps", "precision_used"} <= {*listed}
+    assert not {"decoding", "clip", "freeze", "track", "model", "out"} & {*listed}
+    assert {*listed} <= {*config}
+
+
 def test_published_settings_have_no_paths(workdir: Path):
     def published(settings: dict[str, str | None]) -> dict[str, str | None]:
         return json.loads(without_paths(json.dumps({"config": settings})))["config"]
