@@ -38,7 +38,13 @@ class CustomMetric:
     def sides(self, tables: Tables) -> tuple[Sequence[Any], Sequence[Any]]:
         """Gold and predictions of a run, as the function takes them."""
         if not self.probabilities:
-            return tables.gold, tables.answers
+            answers, abstained = tables.predicted, tables.items.abstained
+            if tables.type.in_words and abstained.any():
+                answers = [tuple(tag or None for tag in tags) for tags in answers]
+            elif abstained.any():
+                pairs = zip(answers, abstained, strict=True)
+                answers = [None if left_out else answer for answer, left_out in pairs]
+            return tables.gold, answers
         if len(probabilities := tables.all_probabilities) < len(tables):
             raise UserError(
                 "a custom metric of probabilities needs predictions of labels of texts."

@@ -13,7 +13,7 @@ from finetune.evaluation.calibration import Bin, error_of, reliability
 from finetune.evaluation.decisions import Decisions
 from finetune.evaluation.decisions.abstaining import abstained_note, tables_of_decisions
 from finetune.evaluation.items import PredictionType, TableRows, Tables
-from finetune.evaluation.metrics import class_scores, is_rated, name_of, score
+from finetune.evaluation.metrics import class_scores, name_of, score
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import find_system, saved_decisions
 from finetune.types import UserError
@@ -183,7 +183,7 @@ def analyze_predictions(run: Tables, decisions: Decisions | None = None) -> Anal
     tables |= {name: group.table(name) for name, group in groupings if group.shown}
     tables |= tables_of_decisions(run, decisions or Decisions())
     items = run.calibrated
-    bins = reliability(items.score, items.credit > 0) if is_rated(run) else []
+    bins = reliability(items.score, items.credit > 0) if run.is_rated else []
     return Analysis(run, score(run, analysis=True), tables, bins, mistakes(run))
 
 

@@ -62,8 +62,9 @@ def at_level(labels: Any, separator: str, level: int) -> Any:
     return tuple(dict.fromkeys(at_level(label, separator, level) for label in labels))
 
 
-def _ancestor_counts(tables: Tables) -> np.ndarray:
-    separator = tables.separator or ""
+def _ancestor_counts(tables: Tables) -> np.ndarray | None:
+    if (separator := tables.separator) is None:
+        return None
     gold, predicted = (
         [with_ancestors(labels, separator) for labels in side]
         for side in (tables.gold, tables.predicted)
@@ -73,12 +74,7 @@ def _ancestor_counts(tables: Tables) -> np.ndarray:
     return np.array(counts, np.int64).reshape(len(counts), 3)
 
 
-METRICS = {
-    f"hierarchical_{name}": Metric(
-        _ancestor_counts, value, lambda tables: tables.separator is not None
-    )
-    for name, value in RATES.items()
-}
+METRICS = {f"hierarchical_{name}": Metric(_ancestor_counts, value) for name, value in RATES.items()}
 """Precision, recall and F1 over labels and their ancestors, micro-averaged."""
 
 
@@ -105,7 +101,7 @@ def level_metrics(tables: Tables) -> dict[str, Metric]:
     A label with fewer levels stays as it is. ``accuracy_level:1`` is the accuracy of first levels.
     """
 
-    def counts(tables: Tables, metric: Metric, level: int) -> np.ndarray:
+    def counts(tables: Tables, metric: Metric, level: int) -> np.ndarray | None:
         return metric.counts(_cut(tables, level))
 
     metrics = tables.type.metrics

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 import operator
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,8 +50,8 @@ class Classes(NamedTuple):
 
     column: str
     """The table of scores by class, and its first column."""
-    forms: Mapping[str, str]
-    """The forms of the metrics of one class, such as ``span_{}_strict``, by the table of items."""
+    forms: Mapping[str, Callable[..., np.ndarray]]
+    """The ``item_counts`` of one class by the form of its metrics, such as ``span_{}_strict``."""
     confusions: bool = False
     """Whether gold and predicted classes make a confusion matrix."""
 
@@ -179,6 +181,19 @@ def set_items(
 NO_ITEMS = Items.of((), (), ())
 
 
+def decided_items(tables: Tables, **columns: np.ndarray) -> Items:
+    """Make an item for each example, also of answers that a model left out when it abstained."""
+    left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
+    scores, abstained = [prediction.score for prediction in tables.predictions], None
+    predicted = tables.predicted
+    if left_out.count(None) < len(left_out):
+        pairs = zip(predicted, left_out, strict=True)
+        predicted = [answer if other is None else other for answer, other in pairs]
+        abstained = [other is not None for other in left_out]
+    example = np.arange(len(tables))
+    return Items.of(example, tables.gold, predicted, scores, abstained=abstained, **columns)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tables:
     """Gold and the predictions of one run for the same examples, in the same order.
@@ -190,8 +205,6 @@ class Tables:
         items: The decisions.
         examples: The examples, with their texts and votes; empty for bare values.
         predictions: The predictions, with all probabilities; empty for bare values.
-        files: The names of the files of predictions and gold, if what these files say decides
-            labels, schemes and numbers; None in memory.
         names: Sorted labels, tags or span types of all compared runs.
         labels: The labels of the model, if they are known.
         schemes: The tag schemes of gold and predictions.
@@ -207,7 +220,6 @@ class Tables:
     items: Items = NO_ITEMS
     examples: Sequence[Any] = ()
     predictions: Sequence[Any] = ()
-    files: tuple[str, str] | None = None
     names: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     schemes: tuple[str | None, str | None] = (None, None)
@@ -222,8 +234,13 @@ class Tables:
     @property
     def calibrated(self) -> Items:
         """The decisions whose probabilities are compared with how often they are right."""
-        readings = self.type.readings
-        return readings["calibration"](self) if "calibration" in readings else self.items.answered
+        return self.type.calibrated(self)
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether predictions have probabilities, and all of them are known."""
+        items = self.calibrated
+        return len(items) > 0 and not np.isnan(items.score).any()
 
     @property
     def all_probabilities(self) -> list[Mapping[str, float]]:
@@ -232,16 +249,6 @@ class Tables:
         rows = [prediction.scores for prediction in self.predictions if is_labeled]
         complete = [row for row in rows if row is not None]
         return complete if len(complete) == len(rows) else []
-
-    @property
-    def answers(self) -> Sequence[Any]:
-        """The predicted values as custom metrics take them: None if the model abstained."""
-        if not self.items.abstained.any():
-            return self.predicted
-        if self.type.in_words:
-            return [tuple(tag or None for tag in tags) for tags in self.predicted]
-        pairs = zip(self.predicted, self.items.abstained, strict=True)
-        return [None if abstained else value for value, abstained in pairs]
 
     @property
     def documents(self) -> list[str | None]:
@@ -317,6 +324,22 @@ def count(column: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda sums: sums[..., column].astype(int)
 
 
+def bucket(value: int, starts: Sequence[int]) -> str:
+    """Name the subgroup of a number; subgroups begin at ``starts``.
+
+    >>> bucket(7, (1, 2, 11))
+    '2-10'
+    """
+    return buckets(starts)[max(0, bisect_right(starts, value) - 1)]
+
+
+def buckets(starts: Sequence[int]) -> list[str]:
+    """Name the subgroups of ``bucket`` in order: ``1``, ``2-10``, ``11+``."""
+    ranges = [(start, after - 1) for start, after in pairwise(starts)]
+    closed = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    return [*closed, f"{starts[-1]}+"]
+
+
 def right_by_group(items: Items, names: Iterable[str], order: Sequence[str], unit: str) -> Grouping:
     """Group items by names; the table counts the right answers of each subgroup."""
     return Grouping(
@@ -349,13 +372,16 @@ class PredictionType:
     """From a row, its location and its example to the prediction, as ``to_dict()`` wrote it."""
     tables: Callable[[Tables], Tables]
     """Adds to gold and predicted values the decisions, and what whole lists decide, such as the
-    positive class; of files also labels, tag schemes or numbers."""
+    positive class."""
     read_gold: Callable[..., Iterable[Any]]
     """From a file, and ``GoldSource.reading``, to its examples with gold."""
     gold_of_row: Callable[[int, str, _Row], Any]
     """From the index, the location and the content of a row to the example that it holds."""
-    readings: Mapping[str, Callable[[Tables], Items]] = field(default_factory=dict)
-    """Further tables of items by name, such as those of another reading of the same tags."""
+    as_files_say: Callable[[Tables, tuple[str, str]], Tables] = lambda tables, _: tables
+    """Finds in the values of whole files what they are: labels, tags of a scheme, or numbers. The
+    names are those of the files of predictions and gold."""
+    calibrated: Callable[[Tables], Items] = lambda tables: tables.items.answered
+    """The decisions whose probabilities are compared with how often they are right."""
     groupings: Callable[[Tables], Mapping[str, Grouping]] = lambda _: {}
     """The divisions into subgroups by the name of their table."""
     further_scores: Callable[[Tables], Mapping[str, float]] = lambda _: {}
@@ -391,9 +417,13 @@ class PredictionType:
         predicted: Sequence[Any],
         *,
         labels: Iterable[str] = (),
+        files: tuple[str, str] | None = None,
         **fields: Any,
     ) -> Tables:
-        """Make the tables of gold and predicted values, one of each for each example."""
+        """Make the tables of gold and predicted values, one of each for each example.
+
+        ``files`` are the names of the files of predictions and gold, None in memory.
+        """
         if len(gold) != len(predicted):
             unit = f"predicted {self.wording.unit}"
             raise UserError(
@@ -401,7 +431,8 @@ class PredictionType:
                 "one prediction"
             )
         values = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **fields)
-        tables = self.tables(values)
+        values = values if files is None else self.as_files_say(values, files)
+        tables = values.type.tables(values)
         if not tables.type.classes or tables.names:
             return tables
         return replace(tables, names=sorted_names(tables))

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from finetune.types import Relation, Span
 
 if TYPE_CHECKING:
-    from finetune.evaluation.items import Items, Tables
+    from finetune.evaluation.items import Tables
 
 NUM_BINS = 15
 """Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
@@ -35,13 +35,12 @@ _MOST_COUNTS = 1 << 20
 class Metric:
     """A metric: ``counts(tables) -> [N, ...]`` of each example, ``value(sums [..., K]) -> [...]``.
 
-    Training and ``finetune score`` give only the ``reported`` ones that apply, an analysis also the
-    ``analyzed`` ones.
+    The counts are None where the metric does not apply. Training and ``finetune score`` give only
+    the ``reported`` ones, an analysis also the ``analyzed`` ones.
     """
 
-    counts: Callable[[Tables], np.ndarray]
+    counts: Callable[[Tables], np.ndarray | None]
     value: Callable[..., np.ndarray]
-    applies: Callable[[Tables], bool] = lambda _: True
     reported: bool = True
     analyzed: bool = False
     weighted: bool = False
@@ -52,18 +51,17 @@ class Metric:
 # --- Counts of each example -----------------------------------------------------------------------
 
 
-def item_counts(tables: Tables, name: str | None = None, table: str = "") -> np.ndarray:
+def item_counts(tables: Tables, name: str | None = None) -> np.ndarray:
     """Count the correct, predicted and gold items of each example [N, 3].
 
-    With ``name``, count one label, tag or span type only; ``table`` names another table of items.
+    With ``name``, count one label, tag or span type only.
     """
-    items = tables.type.readings[table](tables) if table else tables.items
-    sides = items.gold, items.answer
+    items, sides = tables.items, (tables.items.gold, tables.items.answer)
     values = {*sides[0], *sides[1]} - {None, ""}  # a million labels have few
     counted = {value for value in values if name is None or name_of(value) == name}
     gold, predicted = (np.fromiter(map(counted.__contains__, s), bool, len(s)) for s in sides)
     correct = items.correct if name is None else items.correct * gold
-    return np.stack([by_example(x, items, tables) for x in (correct, predicted, gold)], axis=-1)
+    return np.stack([by_example(tables, x) for x in (correct, predicted, gold)], axis=-1)
 
 
 def means(values: npt.ArrayLike) -> np.ndarray:
@@ -71,9 +69,9 @@ def means(values: npt.ArrayLike) -> np.ndarray:
     return np.column_stack([values, np.ones(len(np.asarray(values)))])
 
 
-def by_example(values: np.ndarray, items: Items, tables: Tables) -> np.ndarray:
+def by_example(tables: Tables, values: np.ndarray) -> np.ndarray:
     """Sum the values of the items of each example [I] -> [N]."""
-    sums = np.bincount(items.example, weights=values, minlength=len(tables))
+    sums = np.bincount(tables.items.example, weights=values, minlength=len(tables))
     return sums if values.dtype.kind == "f" else sums.astype(np.int64)
 
 
@@ -110,17 +108,13 @@ def weighted_ranks(values: npt.ArrayLike, weights: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def confidence_counts(tables: Tables) -> np.ndarray:
+def confidence_counts(tables: Tables) -> np.ndarray | None:
     """Compute the ``bin_counts`` of the predictions of each example [N, 3, bins]."""
+    if not tables.is_rated:
+        return None
     items = tables.calibrated
     counts = bin_counts(items.score, items.credit, groups=(items.example, len(tables)))
     return np.moveaxis(counts.reshape(3, len(tables), NUM_BINS), 0, 1)
-
-
-def is_rated(tables: Tables) -> bool:
-    """Whether predictions have probabilities, and all of them are known."""
-    items = tables.calibrated
-    return len(items) > 0 and not np.isnan(items.score).any()
 
 
 def bin_counts(
@@ -253,8 +247,8 @@ RATES = {"precision": precision, "recall": recall, "f1": f1}
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
-    """Sum the counts of all examples; sums of floats are rounded once.
+def total(counts: Callable[[Tables], np.ndarray | None], tables: Tables) -> Any:
+    """Sum the counts of all examples, if there are any; sums of floats are rounded once.
 
     Where there are many names, counts are made for some examples at a time.
     """
@@ -262,6 +256,8 @@ def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
     rows = []
     for start in range(0, max(1, len(tables)), size):
         of_part = counts(tables if size >= len(tables) else tables.part(start, start + size))
+        if of_part is None:
+            return None
         rows.append(of_part.sum(axis=0, keepdims=True) if of_part.dtype.kind == "i" else of_part)
     sums = np.concatenate(rows)
     return sums.sum(axis=0) if sums.dtype.kind == "i" else _exact_sum(np.moveaxis(sums, 0, -1))
@@ -269,17 +265,17 @@ def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
 
 def score(tables: Tables, *, analysis: bool = False) -> dict[str, float]:
     """Compute the reported metrics of gold and predictions by name; an ``analysis`` has more."""
-    sums: dict[Callable[[Tables], np.ndarray], np.ndarray] = {}
+    sums: dict[Any, tuple[Any, ...]] = {}
     scores = {}
     for name, metric in tables.type.metrics.items():
-        if (metric.reported or (analysis and metric.analyzed)) and metric.applies(tables):
-            if metric.weighted:
-                ones = np.ones((1, len(tables)))
-                scores[name] = metric.value(metric.counts(tables), ones)[0].item()
-                continue
-            if metric.counts not in sums:
-                sums[metric.counts] = total(metric.counts, tables)
-            scores[name] = metric.value(sums[metric.counts]).item()  # counts are whole numbers
+        if not (metric.reported or (analysis and metric.analyzed)):
+            continue
+        if metric.counts not in sums and metric.weighted:
+            sums[metric.counts] = metric.counts(tables), np.ones((1, len(tables)))
+        elif metric.counts not in sums:
+            sums[metric.counts] = (total(metric.counts, tables),)
+        if sums[metric.counts][0] is not None:
+            scores[name] = metric.value(*sums[metric.counts]).item()  # counts are whole numbers
     return scores | dict(tables.type.further_scores(tables))
 
 
@@ -288,7 +284,7 @@ def rates(form: str) -> dict[str, Metric]:
     return {form.format(name): Metric(item_counts, value) for name, value in RATES.items()}
 
 
-ECE = {"ece": Metric(confidence_counts, calibration_error, is_rated, reported=False)}
+ECE = {"ece": Metric(confidence_counts, calibration_error, reported=False)}
 """The expected calibration error, which applies if all probabilities are known."""
 CLASS_METRICS = {
     "macro_f1": Metric(class_counts, macro_f1),
@@ -302,8 +298,8 @@ def metrics_of_names(tables: Tables) -> dict[str, Metric]:
     """Make the metrics precision, recall and F1 of each label, tag or type: ``f1:NAME`` …"""
     classes = tables.type.classes
     return {
-        f"{form.format(rate)}:{name}": Metric(partial(item_counts, name=name, table=table), value)
-        for form, table in (classes.forms if classes else {}).items()
+        f"{form.format(rate)}:{name}": Metric(partial(counts, name=name), value)
+        for form, counts in (classes.forms if classes else {}).items()
         for rate, value in RATES.items()
         for name in tables.names
     }

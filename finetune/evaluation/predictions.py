@@ -17,7 +17,7 @@ the text or words to show, so that nothing has to read the data again:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -27,21 +27,19 @@ from typing import Any, get_args
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
 from finetune.data.examples import normalized_texts
-from finetune.data.files import UTF_8, DataFile, format_of, open_data
+from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data
 from finetune.data.json_files import parse_json
+from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, check_names
 from finetune.evaluation.prediction_types import KEYS, TYPES, key_of_row
 from finetune.evaluation.prediction_types.labels import LABEL, unify
-from finetune.evaluation.prediction_types.spans import SPANS, with_spelled_spans
+from finetune.evaluation.prediction_types.spans import SPANS, predicted_scheme
 from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder, saved_decisions
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Example, MaskedPrediction, Prediction, UserError, abbreviated, quantity
-
-_Row = tuple[str, Any, Any]
-"""The ``file:line`` of a row, its JSON object or its example with gold, and its id or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,36 +76,35 @@ class GoldSource:
 class Rows:
     """The rows of a file: JSON objects of predictions, or examples with gold.
 
-    Of tags next to spans, ``type`` is that of tags. ``ids`` are None if the rows have none;
-    ``ids_from`` is the name of the file of ids.
+    ``ids`` are None if the rows have none; ``ids_from`` is the name of the file of ids.
     """
 
     name: str
     type: PredictionType
-    rows: Sequence[_Row]
+    rows: Sequence[Any]
     ids: list[str] | None
     ids_from: str
 
     @classmethod
-    def of(cls, name: str, type: PredictionType, rows: Sequence[_Row]) -> Rows:
+    def of(cls, name: str, type: PredictionType, rows: Sequence[Any]) -> Rows:
         """Check that all rows or none have an id."""
-        without = [where for where, _, id in rows if id is None]
-        if len(without) == len(rows):
+        keys = [row.key for row in rows]
+        if (number := keys.count(None)) == len(keys):
             return cls(name, type, rows, None, name)
-        if without:
-            where = next(where for where, _, id in rows if id is not None)
-            raise DataError(
-                f"{without[0]}: no id, but {where} has one: give each row an id, or none."
-            )
-        return cls(name, type, rows, [str(id) for *_, id in rows], name)
+        if number:
+            without = rows[keys.index(None)].where
+            where = next(row.where for row, key in zip(rows, keys, strict=True) if key is not None)
+            raise DataError(f"{without}: no id, but {where} has one: give each row an id, or none.")
+        return cls(name, type, rows, list(map(str, keys)), name)
 
-    def by_id(self) -> dict[str, _Row]:
+    def by_id(self) -> dict[str, Any]:
         """Find the rows by their ids, which must differ."""
-        rows: dict[str, _Row] = {}
+        rows: dict[str, Any] = {}
         for id, row in zip(self.ids or (), self.rows, strict=True):
             if id in rows:
                 raise DataError(
-                    f"{row[0]}: id {id!r:.40} is also in {rows[id][0]}: write one row for each id."
+                    f"{row.where}: id {id!r:.40} is also in {rows[id].where}: write one row for "
+                    "each id."
                 )
             rows[id] = row
         return rows
@@ -117,15 +114,10 @@ class Rows:
         return bool(example.inputs) and self.type.gold(example) is not None
 
 
-def gold_of(name: str, type: PredictionType, examples: Iterable[Any]) -> Rows:
-    """Make rows of examples with gold."""
-    return Rows.of(name, type, [(example.where, example, example.key) for example in examples])
-
-
 def _in_order(gold: Rows, file: Rows) -> Rows:
     # the gold of the rows of a file by position, with their ids; systems may leave out examples
     # without words or without gold
-    examples, number = [example for _, example, _ in gold.rows], len(file.rows)
+    examples, number = gold.rows, len(file.rows)
     has_words = [bool(example.inputs) for example in examples]
     has_gold = [gold.type.gold(example) is not None for example in examples]
     filters = ([True] * len(examples), has_words, list(map(gold.needed, examples)), has_gold)
@@ -149,14 +141,13 @@ def _in_order(gold: Rows, file: Rows) -> Rows:
             f"{file.name}: its ids are in another order than rows, and {gold.name} has no ids: "
             "sort the predictions, or write the id of each gold row."
         )
-    rows = list(compress(gold.rows, kept))
-    return replace(gold, rows=rows, ids=file.ids, ids_from=file.name)
+    return replace(gold, rows=list(compress(examples, kept)), ids=file.ids, ids_from=file.name)
 
 
 def join(file: Rows, gold: Rows) -> Tables:
     """Make the tables of predictions with gold, aligned by id if both have ids, else in order."""
     type, without_gold = gold.type, gold.type.wording.without_gold
-    if without_gold and all(type.gold(example) is None for _, example, _ in gold.rows):
+    if without_gold and all(type.gold(example) is None for example in gold.rows):
         raise DataError(f"{gold.name}: {without_gold}")
     if gold.ids is None or file.ids is None:
         if type.may_leave_out:
@@ -165,36 +156,36 @@ def join(file: Rows, gold: Rows) -> Tables:
             )
         gold = gold if len(file.rows) == len(gold.rows) else _in_order(gold, file)
     if gold.ids is None or file.ids in (None, gold.ids):
-        pairs: list[Any] = list(zip(file.rows, gold.rows, strict=True))
+        pairs = list(zip(file.rows, gold.rows, strict=True))
     else:
         rows, examples = file.by_id(), gold.by_id()
-        for id, (where, *_) in rows.items():
+        for id, row in rows.items():
             if id not in examples:
                 raise DataError(
-                    f"{where}: id {id!r:.40} is not in {gold.ids_from}: the files do not belong "
-                    "together; or remove the ids of one of them, to align by position."
+                    f"{row.where}: id {id!r:.40} is not in {gold.ids_from}: the files do not "
+                    "belong together; or remove the ids of one of them, to align by position."
                 )
         missing = [id for id in examples if id not in rows]
-        needed = [id for id in missing if gold.needed(examples[id][1])]
+        needed = [id for id in missing if gold.needed(examples[id])]
         if needed and not type.may_leave_out:
             raise DataError(
-                f"{examples[needed[0]][0]}: id {needed[0]!r:.40} has no prediction in "
+                f"{examples[needed[0]].where}: id {needed[0]!r:.40} has no prediction in "
                 f"{file.name} (it lacks {len(missing):,} of {quantity(len(examples), 'id')}): it "
                 "was cut, or is of other data."
             )
         if type.may_leave_out:
-            rows |= {id: ("", {}, id) for id in missing}
+            rows |= dict.fromkeys(missing, Row({}, ""))
         pairs = [(rows[id], example) for id, example in examples.items() if id in rows]
     if without_gold:
-        pairs = [pair for pair in pairs if type.gold(pair[1][1]) is not None]
+        pairs = [pair for pair in pairs if type.gold(pair[1]) is not None]
     predictions = []
-    for (where, row, _), (_, example, _) in pairs:
+    for (row, where), example in pairs:
         prediction = type.parse(row, where, example)
         if row.get("withheld") is not None:  # the model abstained
             prediction = replace(prediction, decided={"withheld": row["withheld"]})
         predictions.append(prediction)
-    paired = [example for _, (_, example, _) in pairs]
-    return type.tables_of(paired, predictions, files=(file.name, gold.name))
+    examples_in_order = [example for _, example in pairs]
+    return type.tables_of(examples_in_order, predictions, files=(file.name, gold.name))
 
 
 def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
@@ -214,12 +205,15 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
         opened.format = "jsonl" if is_json else "conll"
     rows = _answers_by_id(opened) if opened.format == "json" else []
     if opened.format in ("conll", "conllu"):
-        rows = _column_rows(opened)
+        columns = None if opened.format == "conllu" else {"tags": "-1"}
+        for sentence in read_token_file(opened, columns=columns):
+            words, tags = list(sentence.words), list(sentence.tags or ())
+            rows.append(Row({"words": words, "tags": tags, "id": sentence.key}, sentence.where))
     elif not rows:
         rows = list(_json_rows(opened))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
-    keys = {key_of_row(row) for _, row, _ in rows}
+    keys = {key_of_row(row.values) for row in rows}
     if len(keys) > 1 or "" in keys:
         raise DataError(
             f"{path}: each line must have `label`, or each must have `tags`, or each `spans`, "
@@ -237,19 +231,7 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
     return row
 
 
-def _column_rows(file: DataFile) -> list[_Row]:
-    columns = None if file.format == "conllu" else {"tags": "-1"}
-    return [
-        (
-            sentence.where,
-            {"words": list(sentence.words), "tags": list(sentence.tags or ())},
-            sentence.key,
-        )
-        for sentence in read_token_file(file, columns=columns)
-    ]
-
-
-def _answers_by_id(file: DataFile) -> list[_Row]:
+def _answers_by_id(file: DataFile) -> list[Row]:
     lines = file.peek(sys.maxsize)
     try:
         texts = parse_json("\n".join(line.text for line in lines), file.name)
@@ -257,8 +239,8 @@ def _answers_by_id(file: DataFile) -> list[_Row]:
         return []  # JSON Lines, or an error that is reported for its line
     if not isinstance(texts, dict) or {*texts} & {"id", "answer", "label"}:
         return []
-    answers = [(f"{file.name}:{id}", {"answer": text}, id) for id, text in texts.items()]
-    return answers if all(isinstance(text, str) for text in texts.values()) else []
+    rows = [Row({"answer": text, "id": id}, f"{file.name}:{id}") for id, text in texts.items()]
+    return rows if all(isinstance(text, str) for text in texts.values()) else []
 
 
 _TYPES: dict[str, Any] = {
@@ -287,7 +269,7 @@ _PLAIN = {
 """These types and their members: most values have one, which takes no time to see."""
 
 
-def _json_rows(file: DataFile) -> Iterator[_Row]:
+def _json_rows(file: DataFile) -> Iterator[Row]:
     for number, line, _ in file.lines:
         where = file.where(number)
         row = parse_json(line, where, ": was the file cut?")
@@ -305,7 +287,7 @@ def _json_rows(file: DataFile) -> Iterator[_Row]:
             check_names(where, "tags", row["tags"], tags=True)
         if row.get("label") is not None:
             check_names(where, "label", row["label"])
-        yield where, row, row.get("id")
+        yield Row(row, where)
 
 
 # --- Alignment ------------------------------------------------------------------------------------
@@ -332,18 +314,26 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     """
     source = source or GoldSource()
     files = [read_predictions(path, source.encoding) for path in paths]
-    spelled = {file.type for file in files} == {TAGS, SPANS}
-    types = [SPANS if spelled else file.type for file in files]
-    _check_types(files, types)
-    type = types[0]
+    if {file.type for file in files} == {TAGS, SPANS}:
+        files = list(map(_with_spelled_spans, files))
+    _check_types(files, [file.type for file in files])
+    type = files[0].type
     if source.usual_columns is None:
         of_run = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
         source = replace(source, usual_columns=of_run)
-    gold, vocabulary = _gold_and_vocabulary(files, type, source)
+    gold = _read_gold(files, source)
+    vocabulary = None
+    if source.train is not None:
+        if not (type.in_words and type.classes and type.classes.confusions):
+            raise UserError(
+                f"--train {source.train}: it does not apply to {type.name}: leave it out."
+            )
+        examples = list(type.read_gold(source.train, **source.reading))
+        vocabulary = TrainingVocabulary.of(examples)
+    elif source.gold is None and type.in_words:
+        vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
     with_ids = [file for file in files if file.ids is not None]
     aligned_by = "id" if gold.ids is not None and len(with_ids) == len(files) else "position"
-    if spelled:
-        files = list(map(with_spelled_spans, files))
     if gold.ids is None and not type.may_leave_out:
         gold = _in_order(gold, (with_ids or files)[0])
     runs = [replace(join(file, gold), vocabulary=vocabulary) for file in files]
@@ -367,27 +357,21 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     return AlignedRuns(runs, gold.name, "" if one_file else aligned_by, note)
 
 
-def _gold_and_vocabulary(
-    files: Sequence[Rows], type: PredictionType, source: GoldSource
-) -> tuple[Rows, TrainingVocabulary | None]:
-    vocabulary = None
-    if source.gold is not None:
-        gold = gold_of(source.gold, type, type.read_gold(source.gold, **source.reading))
-    elif source.columns and source.train is None:
-        role, name = next(iter(source.columns.items()))
-        raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
-    else:
-        gold = _shared_gold(files, type)
-        if type.in_words:
-            vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
-    if source.train is not None:
-        if not (type.in_words and type.classes and type.classes.confusions):
-            raise UserError(
-                f"--train {source.train}: it does not apply to {type.name}: leave it out."
-            )
-        examples = list(type.read_gold(source.train, **source.reading))
-        vocabulary = TrainingVocabulary.of(examples)
-    return gold, vocabulary
+def _with_spelled_spans(file: Rows) -> Rows:
+    # the spans that tags spell, for rows without spans
+    tags = [row.values["tags"] for row in file.rows if "spans" not in row.values]
+    scheme = predicted_scheme(tags, None)
+    if tags and scheme is None:
+        raise DataError(
+            f"{file.name}: its tags do not spell spans (B-TYPE, I-TYPE, O), so they cannot be "
+            "compared with spans."
+        )
+    spelled = (tags_to_spans(of_row, str(scheme)) for of_row in tags)
+    rows = [
+        row if "spans" in row.values else Row({**row.values, "spans": next(spelled)}, row.where)
+        for row in file.rows
+    ]
+    return replace(file, rows=rows, type=SPANS)
 
 
 def _check_types(files: Sequence[Rows], types: Sequence[PredictionType]) -> None:
@@ -399,22 +383,29 @@ def _check_types(files: Sequence[Rows], types: Sequence[PredictionType]) -> None
             )
 
 
-def _shared_gold(files: Sequence[Rows], type: PredictionType) -> Rows:
-    with_gold = [file for file in files if all("gold" in row for _, row, _ in file.rows)]
+def _read_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
+    # from a file, or from the prediction files that hold it, which must agree
+    type = files[0].type
+    if source.gold is not None:
+        return Rows.of(source.gold, type, [*type.read_gold(source.gold, **source.reading)])
+    if source.columns and source.train is None:
+        role, name = next(iter(source.columns.items()))
+        raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
+    with_gold = [file for file in files if all("gold" in row.values for row in file.rows)]
     if not with_gold:
         raise UserError(
             f"{abbreviated([file.name for file in files], 2)}: no gold in it to compare with: name "
             "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
     first, *further = (
-        gold_of(f.name, type, (type.gold_of_row(i, *row[:2]) for i, row in enumerate(f.rows)))
+        Rows.of(f.name, type, [type.gold_of_row(i, *row[::-1]) for i, row in enumerate(f.rows)])
         for f in with_gold
     )
     for file, gold in zip(with_gold[1:], further, strict=True):
-        same_type = file.type is with_gold[0].type
+        same_type = key_of_row(file.rows[0].values) == key_of_row(with_gold[0].rows[0].values)
         examples = dict(zip(first.ids or range(len(first.rows)), first.rows, strict=True))
-        for id, row in zip(gold.ids or range(len(gold.rows)), gold.rows, strict=True):
-            one, other = examples.get(id, row)[1], row[1]
+        for id, other in zip(gold.ids or range(len(gold.rows)), gold.rows, strict=True):
+            one = examples.get(id, other)
             if one.inputs != other.inputs or (same_type and type.gold(one) != type.gold(other)):
                 raise UserError(
                     f"{gold.name} has other examples, or other gold, than {first.name}: only "

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from finetune.data.files import Row
 from finetune.evaluation.baselines import degenerate
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import (
@@ -21,7 +22,7 @@ from finetune.evaluation.prediction_types import (
     key_of_row,
     score_limits,
 )
-from finetune.evaluation.predictions import Rows, gold_of, join, to_row
+from finetune.evaluation.predictions import Rows, join, to_row
 from finetune.registry import PREDICTION_TYPES
 from finetune.types import (
     Answer,
@@ -91,8 +92,8 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     if not isinstance(prediction, MaskedPrediction):
         assert type.gold(read) == type.gold(example) and read.inputs == example.inputs
     if prediction != TextPrediction(0, None):
-        file = Rows.of("p.jsonl", type, [("p.jsonl:1", row, row["id"])])
-        tables = join(file, gold_of("p.jsonl", type, [read]))
+        file = Rows.of("p.jsonl", type, [Row(row, "p.jsonl:1")])
+        tables = join(file, Rows.of("p.jsonl", type, [read]))
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)

@@ -15,7 +15,7 @@ from scipy import stats
 
 from finetune.evaluation.error_analysis import analyze_predictions
 from finetune.evaluation.items import PredictionType, Tables
-from finetune.evaluation.metrics import class_scores, is_rated
+from finetune.evaluation.metrics import class_scores
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.significance import count_metric, subgroup_metrics
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
@@ -181,7 +181,7 @@ def metrics_of(runs: Sequence[Tables]) -> dict[str, list]:
         except ValueError:  # a label, a group or inner spans that do not occur, or a mere count
             continue
     assert type.default in counted
-    assert ("ece" in counted) == all(map(is_rated, runs))
+    assert ("ece" in counted) == all(run.is_rated for run in runs)
     return counted
 
 

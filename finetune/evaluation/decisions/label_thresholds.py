@@ -164,7 +164,7 @@ def _values_under(
     sums = []
     for answer, side in ((False, slice(None)), (True, slice(None, None, -1))):
         decided[:, index] = answer
-        counts = metric.counts(data.tables(decided))[order][side]
+        counts = np.asarray(metric.counts(data.tables(decided)))[order][side]
         sums.append(np.concatenate([np.zeros_like(counts[:1]), counts.cumsum(axis=0)]))
     below = data.scores[order, index].searchsorted(cuts)
     return metric.value(sums[0][below] + sums[1][len(order) - below])

@@ -18,16 +18,20 @@ import numpy as np
 from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.questions import QUESTIONS
-from finetune.evaluation.items import Grouping, PredictionType, Tables, Wording, count, probability
-from finetune.evaluation.metrics import ECE, Metric, mean, ratio
-from finetune.evaluation.prediction_types.squad import best_scores, exact_match, word_f1
-from finetune.evaluation.prediction_types.texts import (
-    TEXT_LENGTHS,
+from finetune.evaluation.items import (
+    Grouping,
+    PredictionType,
+    Tables,
+    Wording,
     bucket,
     buckets,
+    count,
     decided_items,
-    num_words,
+    probability,
 )
+from finetune.evaluation.metrics import ECE, Metric, mean, ratio
+from finetune.evaluation.prediction_types.labels import TEXT_LENGTHS, num_words
+from finetune.evaluation.prediction_types.squad import best_scores, exact_match, word_f1
 from finetune.types import ANSWERABLE, UNANSWERABLE, Answer, AnswerPrediction, FoundAnswer, Question
 
 ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
@@ -42,7 +46,7 @@ def gold_answers(example: Question) -> tuple[str, ...] | None:
 
 
 def _with_items(tables: Tables) -> Tables:
-    items = decided_items(tables.gold, tables.predicted, tables.predictions)
+    items = decided_items(tables)
     sides = list(zip(tables.gold, items.predicted, strict=True))
     f1 = np.array([word_f1(*pair) for pair in sides])
     has_answer = np.array([bool(answers) for answers in tables.gold], bool)
@@ -58,16 +62,14 @@ def _with_items(tables: Tables) -> Tables:
     return replace(tables, items=replace(items, credit=credit, columns=columns))
 
 
-def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> np.ndarray:
+def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> Any:
+    if has_answer is not None and all(tables.gold):
+        return None
     items = tables.items
     score = items.credit if exact else items.columns["f1"]
     has = items.columns["has_answer"]
     counted = np.ones(len(items)) if has_answer is None else (has == has_answer).astype(float)
     return np.column_stack([score * ~items.abstained * counted, counted])
-
-
-def _has_unanswerable(tables: Tables) -> bool:
-    return not all(tables.gold)
 
 
 def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> Question:
@@ -111,9 +113,7 @@ def _best_scores(tables: Tables) -> dict[str, float]:
     no_answer = [prediction.no_answer_score for prediction in tables.predictions]
     scores = [score for score in no_answer if score is not None]
     best = [p.best for p in tables.predictions if p.best is not None]
-    if not scores or len(scores) < len(no_answer) or len(best) < len(no_answer):
-        return {}
-    if not _has_unanswerable(tables):
+    if not scores or all(tables.gold) or min(len(scores), len(best)) < len(no_answer):
         return {}
     texts = [answers[0].text if answers else "" for answers in best]
     return best_scores(tables.gold, texts, list(map(float, scores)))
@@ -177,9 +177,7 @@ ANSWERS = PredictionType(
         "f1": Metric(partial(_question_counts, exact=False), mean),
         **{
             f"{part}_{name}": Metric(
-                partial(_question_counts, exact=exact, has_answer=has_answer),
-                mean,
-                _has_unanswerable,
+                partial(_question_counts, exact=exact, has_answer=has_answer), mean
             )
             for part, has_answer in (("hasans", True), ("noans", False))
             for name, exact in (("exact", True), ("f1", False))

@@ -13,9 +13,15 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.choices import CHOICES
-from finetune.evaluation.items import PredictionType, Tables, Wording, probability
+from finetune.evaluation.items import (
+    PredictionType,
+    Tables,
+    Wording,
+    decided_items,
+    probability,
+)
 from finetune.evaluation.metrics import ECE, Metric, mean, means
-from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
+from finetune.evaluation.prediction_types.labels import by_length, text_of_row
 from finetune.types import ChoicePrediction, ChoiceQuestion
 
 
@@ -32,9 +38,8 @@ def _sides(tables: Tables, item: int) -> tuple[str, str]:
 
 
 def _with_items(tables: Tables) -> Tables:
-    items = decided_items(tables.gold, tables.predicted, tables.predictions)
-    category = np.full(len(items), "wrong choice", object)
-    return replace(tables, items=replace(items, columns={"category": category}))
+    category = np.full(len(tables), "wrong choice", object)
+    return replace(tables, items=decided_items(tables, category=category))
 
 
 def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> ChoiceQuestion:

@@ -21,16 +21,22 @@ from typing import Any
 import numpy as np
 
 from finetune.data import DataError
-from finetune.data.labels import canonical_name, canonical_names, convert_labels
+from finetune.data.labels import canonical_name, canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
 from finetune.evaluation import hierarchy
 from finetune.evaluation.items import (
     Classes,
+    Grouping,
     Items,
     PredictionType,
     Tables,
     Wording,
+    bucket,
+    buckets,
+    check_names,
+    decided_items,
     probability,
+    right_by_group,
     set_items,
     sorted_names,
 )
@@ -53,7 +59,6 @@ from finetune.evaluation.metrics import (
 )
 from finetune.evaluation.positive import named_positive, positive_label
 from finetune.evaluation.prediction_types import votes
-from finetune.evaluation.prediction_types.texts import by_length, decided_items, text_of_row
 from finetune.types import TextExample, TextPrediction, UserError, abbreviated, quantity
 
 NO_LABEL = ""
@@ -67,6 +72,18 @@ _NUMBERS = {int, float}
 def _read_gold(file: str, **reading: Any) -> Sequence[TextExample]:
     examples = list(read_text_file(file, **reading))
     return convert_labels({"gold": examples}, typed=False)[0]["gold"]
+
+
+def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+    """Read the text of a row with its gold."""
+    gold = row["gold"]
+    if gold is not None:
+        check_names(where, "gold", gold)
+    label = tuple(gold) if isinstance(gold, list) else gold
+    text, pair = row.get("text", ""), row.get("text_pair")
+    votes = read_votes(row["votes"], where) if "votes" in row else None
+    where, key = row.get("where", where), row.get("id")
+    return TextExample(index, text, pair, label, where, key, votes=votes)
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPrediction:
@@ -89,7 +106,6 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPred
 def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
     # labels, several labels or numbers, as the values of both files say
     gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
-    tables = replace(tables, files=None)
     if any(isinstance(label, list | tuple) for label in (*predicted, *gold)):
         of_model = {tuple(p.scores) for p in predictions if p.scores is not None}
         labels = of_model.pop() if len(of_model) == 1 else ()
@@ -124,13 +140,15 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
             "together, or labels are spelled in another way."
         )
     left_out = [prediction.decided.get("withheld") for prediction in predictions]
-    labels = (*gold, *predicted, *(label for label in left_out if isinstance(label, str)))
-    names = list(dict.fromkeys(map(_name, labels)))
+    abstained = {index: label for index, label in enumerate(left_out) if isinstance(label, str)}
+    names = list(dict.fromkeys(map(_name, (*gold, *predicted, *abstained.values()))))
     renamed = dict(zip(names, canonical_names(names), strict=True))  # all names or none
     gold, predicted = ([renamed[_name(label)] for label in side] for side in (gold, predicted))
-    left_out = [renamed[label] if isinstance(label, str) else None for label in left_out]
-    items = decided_items(gold, predicted, predictions, left_out)
-    return replace(tables, gold=gold, predicted=predicted, items=items)
+    predictions = list(predictions)
+    for index, label in abstained.items():
+        decided = {"withheld": renamed[label]}
+        predictions[index] = replace(predictions[index], decided=decided)
+    return replace(tables, gold=gold, predicted=predicted, predictions=predictions)
 
 
 def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
@@ -189,9 +207,25 @@ def unify(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
     return [replace(run, positive=chosen) for run in runs], note
 
 
+TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
+"""The first value of each subgroup of lengths in words."""
+
+
+def num_words(example: TextExample) -> int:
+    """The length of a text, or of both texts of a pair, in words."""
+    return len(example.text.split()) + len((example.pair or "").split())
+
+
+def by_length(tables: Tables, unit: str) -> Grouping:
+    """Group texts, or pairs of texts, by length."""
+    lengths = (bucket(num_words(example), TEXT_LENGTHS) for example in tables.examples)
+    return right_by_group(tables.items, lengths, buckets(TEXT_LENGTHS), unit)
+
+
 _SHARED: dict[str, Any] = {
     "gold": attrgetter("label"),
     "parse": _parse,
+    "as_files_say": _as_files_say,
     "read_gold": _read_gold,
     "gold_of_row": text_of_row,
 }
@@ -201,7 +235,13 @@ _WITHOUT_GOLD = "no row has a label."
 # --- One label ------------------------------------------------------------------------------------
 
 
-def _cost_counts(tables: Tables) -> np.ndarray:
+def _positive_counts(tables: Tables) -> np.ndarray | None:
+    return None if tables.positive is None else item_counts(tables, tables.positive)
+
+
+def _cost_counts(tables: Tables) -> np.ndarray | None:
+    if not tables.costs:
+        return None
     # a text without a label, as a blank one, costs as much as the dearest label
     rows = zip((tables.costs[gold] for gold in tables.gold), tables.predicted, strict=True)
     costs = [of_gold.get(predicted, max(of_gold.values())) for of_gold, predicted in rows]
@@ -209,13 +249,7 @@ def _cost_counts(tables: Tables) -> np.ndarray:
 
 
 def _label_tables(tables: Tables) -> Tables:
-    if tables.files is not None:
-        tables = _as_files_say(tables, tables.files)
-        if tables.type is not LABEL:
-            return tables.type.tables(tables)
-    elif not len(tables.items):
-        items = decided_items(tables.gold, tables.predicted, tables.predictions)
-        tables = replace(tables, items=items)
+    tables = replace(tables, items=decided_items(tables))
     names = sorted_names(tables)
     labels, positive = tables.labels or names, tables.positive
     if positive is None and len(labels) == 2:
@@ -230,13 +264,9 @@ LABEL = PredictionType(
     metrics={
         "accuracy": Metric(item_counts, recall),
         **CLASS_METRICS,
-        "f1": Metric(
-            lambda tables: item_counts(tables, tables.positive),
-            f1,
-            lambda tables: tables.positive is not None,
-        ),
+        "f1": Metric(_positive_counts, f1),
         "micro_f1": Metric(item_counts, f1, reported=False, analyzed=True),
-        "mean_cost": Metric(_cost_counts, mean, lambda tables: bool(tables.costs)),
+        "mean_cost": Metric(_cost_counts, mean),
         **ECE,
         **votes.METRICS,
         **hierarchy.METRICS,
@@ -249,7 +279,7 @@ LABEL = PredictionType(
         | hierarchy.by_level(tables)
     ),
     further_scores=hierarchy.level_scores,
-    classes=Classes("label", {"{}": ""}, confusions=True),
+    classes=Classes("label", {"{}": item_counts}, confusions=True),
     one_class=True,
     **_SHARED,
 )
@@ -270,7 +300,7 @@ def set_class_counts(tables: Tables) -> np.ndarray:
 
 
 def _num_wrong(tables: Tables) -> np.ndarray:
-    return by_example(~tables.items.credit, tables.items, tables)
+    return by_example(tables, ~tables.items.credit)
 
 
 def _hamming_counts(tables: Tables) -> np.ndarray:
@@ -316,10 +346,10 @@ LABELS = PredictionType(
     },
     default="micro_f1",
     tables=_with_label_items,
-    readings={"calibration": _every_label},
+    calibrated=_every_label,
     groupings=hierarchy.by_level,
     further_scores=hierarchy.level_scores,
-    classes=Classes("label", {"{}": ""}),
+    classes=Classes("label", {"{}": item_counts}),
     **_SHARED,
 )
 

@@ -51,12 +51,12 @@ def _with_items(tables: Tables) -> Tables:
     return replace(tables, items=replace(items, columns=columns))
 
 
-def _untyped(tables: Tables) -> Items:
+def _untyped_counts(tables: Tables) -> np.ndarray:
     gold, predicted = (
         [{(*r.subject[:2], *r.object[:2], r.label) for r in relations} for relations in side]
         for side in (tables.gold, tables.predicted)
     )
-    return set_items(gold, predicted)
+    return item_counts(replace(tables, items=set_items(gold, predicted)))
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> RelationPrediction:
@@ -122,7 +122,7 @@ RELATIONS = PredictionType(
     ),
     metrics={
         **rates("relation_{}_strict"),
-        "relation_f1": Metric(partial(item_counts, table="untyped"), f1),
+        "relation_f1": Metric(_untyped_counts, f1),
         "relation_f1_macro": Metric(class_counts, macro_f1),
         **ECE,
     },
@@ -132,8 +132,7 @@ RELATIONS = PredictionType(
     tables=_with_items,
     read_gold=partial(read_gold, relations=True),
     gold_of_row=sentence_of_row,
-    readings={"untyped": _untyped},
     further_scores=f1_of_names,
     sides=sides_in_words,
-    classes=Classes("relation", {"relation_{}_strict": ""}),
+    classes=Classes("relation", {"relation_{}_strict": item_counts}),
 )

@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.spans import words_to_chars
-from finetune.data.tag_schemes import detect_scheme, tags_to_spans
+from finetune.data.tag_schemes import detect_scheme
 from finetune.data.token_rows import TokenRow, read_relations, read_spans
 from finetune.data.tokens import read_gold
 from finetune.evaluation.items import (
@@ -30,6 +30,8 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
+    bucket,
+    buckets,
     check_names,
     count,
     pair_items,
@@ -48,13 +50,9 @@ from finetune.evaluation.metrics import (
     rates,
     ratio,
 )
-from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.evaluation.span_matching import CRITERIA, match_spans
 from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, Span, SpanPrediction, TokenExample, quantity
-
-if TYPE_CHECKING:
-    from finetune.evaluation.predictions import Rows
 
 _SPAN_LENGTHS = (1, 2, 3, 4, 5)
 DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
@@ -148,17 +146,19 @@ def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
     matches = tables.items.columns["category"]
     credits = np.array([CRITERIA[criterion].get(category, 0.0) for category in matches])
     counts = item_counts(tables).astype(np.float64)
-    counts[:, 0] = by_example(credits, tables.items, tables)
+    counts[:, 0] = by_example(tables, credits)
     return counts
 
 
-def _depth_counts(tables: Tables, inner: bool) -> np.ndarray:
-    # of inner or of outermost spans for ``subgroup_f1`` [N, 4]
+def _depth_counts(tables: Tables, inner: bool) -> np.ndarray | None:
+    # of inner or of outermost spans for ``subgroup_f1`` [N, 4], where gold is nested
     items, counts = tables.items, []
+    if not (items.columns["gold_depth"] > 0).any():
+        return None
     for side in ("gold_depth", "predicted_depth"):
         depth = items.columns[side]
         chosen = depth > 0 if inner else depth == 0
-        counts += [by_example(x, items, tables) for x in (chosen, chosen & items.credit)]
+        counts += [by_example(tables, x) for x in (chosen, chosen & items.credit)]
     return np.stack(counts, axis=-1)
 
 
@@ -171,21 +171,11 @@ def subgroup_f1(sums: np.ndarray) -> np.ndarray:
     return ratio(2 * precision * recall, precision + recall)
 
 
-def _is_nested(tables: Tables) -> bool:
-    return bool((tables.items.columns["gold_depth"] > 0).any())
-
-
-def has_characters(tables: Tables) -> bool:
-    """Whether gold spans are given in characters."""
+def _character_counts(tables: Tables) -> np.ndarray | None:
+    # of the spans of each text in characters; words cannot represent those that are misaligned
     has_offsets = [e.offsets is not None and e.spans is not None for e in tables.examples]
-    return bool(has_offsets) and all(has_offsets)
-
-
-def items_in_characters(tables: Tables) -> Items:
-    """Make the items of the gold and predicted spans of each text in characters.
-
-    ``misaligned`` spans are those that words cannot represent.
-    """
+    if not (has_offsets and all(has_offsets)):
+        return None
     in_words: list[list[Span]] = [[] for _ in range(len(tables))]
     for index, span in zip(tables.items.example.tolist(), tables.items.predicted, strict=True):
         in_words[index] += [] if span is None else [span]
@@ -194,7 +184,7 @@ def items_in_characters(tables: Tables) -> Items:
     for example, prediction, spans in rows:
         gold.append({*words_to_chars(example.offsets, example.spans), *example.misaligned})
         answers.append({*words_to_chars(example.offsets, spans), *prediction.misaligned})
-    return set_items(gold, answers)
+    return item_counts(replace(tables, items=set_items(gold, answers)))
 
 
 SPAN_METRICS = {
@@ -208,9 +198,7 @@ SPAN_METRICS = {
     "span_f1_macro": Metric(class_counts, macro_f1, reported=False, analyzed=True),
     **ECE,
     **{
-        f"span_{rate}_characters": Metric(
-            partial(item_counts, table="characters"), value, has_characters, reported=rate == "f1"
-        )
+        f"span_{rate}_characters": Metric(_character_counts, value, reported=rate == "f1")
         for rate, value in RATES.items()
     },
 }
@@ -354,23 +342,6 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
     )
 
 
-def with_spelled_spans(file: Rows) -> Rows:
-    """Add the spans that its tags spell to the rows of a file without spans."""
-    only_tags = [row["tags"] for _, row, _ in file.rows if "spans" not in row]
-    scheme = predicted_scheme(only_tags, None)
-    if only_tags and scheme is None:
-        raise DataError(
-            f"{file.name}: its tags do not spell spans (B-TYPE, I-TYPE, O), so they cannot be "
-            "compared with spans."
-        )
-    spelled = (tags_to_spans(tags, str(scheme)) for tags in only_tags)
-    rows = [
-        (where, row if "spans" in row else row | {"spans": next(spelled)}, id)
-        for where, row, id in file.rows
-    ]
-    return replace(file, rows=rows)
-
-
 def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
     """Find the scheme of predicted tags, next to gold of a ``scheme``."""
     detected = detect_scheme(predicted)
@@ -390,11 +361,11 @@ SPANS = PredictionType(
     ),
     metrics={
         **rates("span_{}_strict"),
-        "span_f1_outermost": Metric(partial(_depth_counts, inner=False), subgroup_f1, _is_nested),
-        "span_f1_inner": Metric(_inner_counts, subgroup_f1, _is_nested),
+        "span_f1_outermost": Metric(partial(_depth_counts, inner=False), subgroup_f1),
+        "span_f1_inner": Metric(_inner_counts, subgroup_f1),
         **SPAN_METRICS,
         **{
-            name: Metric(_inner_counts, itemgetter((..., column)), _is_nested)
+            name: Metric(_inner_counts, itemgetter((..., column)))
             for name, column in (("inner_gold", 0), ("inner_predicted", 2), ("inner_found", 1))
         },
     },
@@ -404,9 +375,8 @@ SPANS = PredictionType(
     tables=_with_items,
     read_gold=read_gold,
     gold_of_row=sentence_of_row,
-    readings={"characters": items_in_characters},
     groupings=span_groupings,
     further_scores=f1_of_names,
     sides=sides_in_words,
-    classes=Classes("type", {"span_{}_strict": ""}, confusions=True),
+    classes=Classes("type", {"span_{}_strict": item_counts}, confusions=True),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -29,6 +29,8 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
+    bucket,
+    buckets,
     probability,
     right_by_group,
     set_items,
@@ -48,14 +50,12 @@ from finetune.evaluation.prediction_types.spans import (
     SENTENCE_LENGTHS,
     SPAN_METRICS,
     check_words,
-    items_in_characters,
     matched_items,
     predicted_scheme,
     sentence_of_row,
     sides_in_words,
     span_groupings,
 )
-from finetune.evaluation.prediction_types.texts import bucket, buckets
 from finetune.types import Span, TokenExample, TokenPrediction, UserError, quantity
 
 NO_TAG = ""
@@ -68,7 +68,6 @@ SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 
 def _as_scheme_says(tables: Tables) -> Tables:
     # without a scheme tags are plain; the second is that of predictions, if it is another
-    tables = _detected(tables) if tables.files else tables
     gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
     for index, tags in enumerate(zip(gold, predicted, strict=True)):
         if len(tags[0]) != len(tags[1]):
@@ -90,7 +89,7 @@ def _as_scheme_says(tables: Tables) -> Tables:
     return replace(tables, items=items)
 
 
-def _detected(tables: Tables) -> Tables:
+def _as_files_say(tables: Tables, _: tuple[str, str]) -> Tables:
     gold, predicted = respelled(tables.gold), respelled(tables.predicted)
     scheme = detect_scheme(gold)
     of_predictions = scheme and (predicted_scheme(predicted, scheme) or scheme)
@@ -105,6 +104,11 @@ def _span_sets(tables: Tables, strict: bool) -> tuple[list[set[Span]], list[set[
         for side, scheme in zip((tables.gold, tables.predicted), tables.schemes, strict=True)
     )
     return gold, predicted
+
+
+def _strict_counts(tables: Tables, name: str | None = None) -> np.ndarray:
+    items = set_items(*_span_sets(tables, strict=True))
+    return item_counts(replace(tables, items=items), name)
 
 
 @lru_cache(maxsize=65536)
@@ -191,30 +195,30 @@ _SHARED: dict[str, Any] = {
     "wording": Wording("tags", "sentence", "words"),
     "gold": attrgetter("tags"),
     "parse": _parse,
+    "as_files_say": _as_files_say,
     "tables": _as_scheme_says,
     "read_gold": read_token_file,
     "gold_of_row": sentence_of_row,
     "sides": sides_in_words,
 }
-_STRICT = partial(item_counts, table="strict")
 TAGS = PredictionType(
     name="tags",
     metrics={
         **rates("span_{}_conll"),
-        "span_f1_strict": Metric(_STRICT, f1),
-        "span_precision_strict": Metric(_STRICT, precision, reported=False),
-        "span_recall_strict": Metric(_STRICT, recall, reported=False),
-        "tag_accuracy": Metric(partial(item_counts, table="calibration"), recall),
+        "span_f1_strict": Metric(_strict_counts, f1),
+        "span_precision_strict": Metric(_strict_counts, precision, reported=False),
+        "span_recall_strict": Metric(_strict_counts, recall, reported=False),
+        "tag_accuracy": Metric(
+            lambda tables: item_counts(replace(tables, items=_words(tables))), recall
+        ),
         **SPAN_METRICS,
     },
     default="span_f1_conll",
-    readings={
-        "strict": lambda tables: set_items(*_span_sets(tables, strict=True)),
-        "calibration": _words,
-        "characters": items_in_characters,
-    },
+    calibrated=_words,
     groupings=span_groupings,
-    classes=Classes("type", {"span_{}_conll": "", "span_{}_strict": "strict"}, confusions=True),
+    classes=Classes(
+        "type", {"span_{}_conll": item_counts, "span_{}_strict": _strict_counts}, confusions=True
+    ),
     **_SHARED,
 )
 PLAIN_TAGS = PredictionType(
@@ -226,6 +230,6 @@ PLAIN_TAGS = PredictionType(
     },
     default="accuracy",
     groupings=_groupings,
-    classes=Classes("tag", {"{}": ""}, confusions=True),
+    classes=Classes("tag", {"{}": item_counts}, confusions=True),
     **_SHARED,
 )
