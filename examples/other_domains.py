@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 import finetune
-from finetune.inference.loop import sequence_values
+from finetune.inference.loop import values_of_examples
 from finetune.inference.vectors import TrainingVectors, decision_vectors
 from finetune.tasks.definition import run_data
 from finetune.types import Example
@@ -22,13 +22,13 @@ from finetune.types import Example
 
 def logits_of(model: finetune.Predictor, examples: Sequence[Example]) -> np.ndarray:
     """Return the logits of short texts [N, C]."""
-    logits = sequence_values(
+    logits = values_of_examples(
         model.model,
-        model.task.encode(examples).sequences,
+        model.task.encode(examples),
         lambda logits, _: logits.cpu().numpy(),
         device=model.accelerator.device,
     )
-    return np.array(logits, dtype=float)
+    return np.array([of_text for _, (of_text,) in sorted(logits)], dtype=float)
 
 
 run, *others = sys.argv[1:] or [os.environ.get("OUT", "runs/example-domains")]

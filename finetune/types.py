@@ -493,11 +493,6 @@ class Batch:
         """Length of the longest sequence, in tokens."""
         return max(self.lengths)
 
-    def window_outputs(self, values: Iterable[Any]) -> list[WindowOutput]:
-        """Name the example and the window of the values of each sequence."""
-        rows = zip(self.example, self.window, values, strict=True)
-        return [WindowOutput(*row) for row in rows]
-
     def to(self, device: Any) -> Batch:
         """Move the tensors of the batch to a device."""
         return self.each(lambda value: value.to(device))
@@ -513,9 +508,8 @@ class Batch:
 
 
 class WindowOutput(NamedTuple):
-    """The scores of one sequence, for one example: ``values`` is a numpy array of the task."""
+    """The value of one sequence of an example, as the task decodes it from logits."""
 
-    example: int
     window: int
     values: Any
 

@@ -291,7 +291,7 @@ class OnnxModel:
             windows = [window for _, window in sequences[start:end]]
             values = self.output.values(self.logits(windows), windows)
             for (row, window), value in zip(sequences[start:end], values, strict=True):
-                outputs_of_examples[row].append(WindowOutput(row, window.window, value))
+                outputs_of_examples[row].append(WindowOutput(window.window, value))
             start = end
         for outputs in outputs_of_examples:
             outputs.sort(key=attrgetter("window"))

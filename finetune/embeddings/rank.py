@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finetune.inference.loop import precision_on, predict, sequence_values
+from finetune.inference.loop import pass_options, predict, values_of_examples
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.preprocessing.encodings import FlatSequences
+from finetune.preprocessing.encodings import EncodedExamples
 from finetune.types import Batch, TextExample, TokenSequence, UserError, did_you_mean
 
 
@@ -103,15 +103,10 @@ class Ranker:
     ) -> Tensor:
         tokenizer, longest = self.task.tokenizer, self.task.state.max_length
         room = tokenizer.room(longest)
-        sequences = FlatSequences.of(
-            TokenSequence(number, *tokenizer.build(ids[:room]))
-            for number, ids in enumerate(tokenizer.first_subwords(texts, longest))
+        subwords = enumerate(tokenizer.first_subwords(texts, longest))
+        encoded = EncodedExamples.of(
+            [[TokenSequence(number, *tokenizer.build(ids[:room]))] for number, ids in subwords]
         )
-        vectors = sequence_values(
-            self.model.encoder,
-            sequences,
-            vectors_of,
-            device=self.device,
-            precision=precision_on(self.task, self.device),
-        )
-        return torch.stack(vectors)
+        options = pass_options(self.task, self.device)
+        vectors = dict(values_of_examples(self.model.encoder, encoded, vectors_of, **options))
+        return torch.stack([vectors[number][0] for number in range(len(texts))])

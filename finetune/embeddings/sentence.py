@@ -242,13 +242,10 @@ class SentenceTask(Task):
 
     # --- Predictions ------------------------------------------------------------------------------
 
-    def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
+    def decode(self, logits: SentenceOutput, batch: Batch) -> list[tuple[np.ndarray, np.ndarray]]:
         """Compute the vector of each sequence, with the weights of the classifier."""
         vectors, weights = logits.vectors.cpu().numpy(), logits.classifier.cpu().double().numpy()
-        return [
-            WindowOutput(example, number, (vector, weights))
-            for example, number, vector in zip(batch.example, batch.window, vectors, strict=True)
-        ]
+        return [(vector, weights) for vector in vectors]
 
     def postprocess(
         self, example: TextExample, outputs: Sequence[WindowOutput]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ import xxhash
 from torch import Tensor
 
 from finetune.data.word_splitting import split_words
-from finetune.inference.loop import chunks, predict, sequence_values
+from finetune.inference.loop import chunks, values_of_examples
 from finetune.inference.vectors import directions
 from finetune.models.encoder import Encoder
 from finetune.models.heads.layers import pool, pooled_tokens
@@ -141,16 +141,16 @@ class Embedder:
         self.max_tokens = max_tokens
         self.num_cut = 0
         """Number of inputs that were cut, as in a run of ``finetune sentence``."""
-        self._trained: tuple[Task, Any] | None = None
+        self._task: Task | None = None
+        """The task of a trained sentence encoder, which encodes its texts."""
+        self._forward: Callable[[Batch], Tensor] = self._vectors
         last = self.layers == [self.encoder.num_layers] and combine != "none"
         about = None if task is None else task.description
         embeds = about is not None and not (about.labels or about.fills_masks)
         if task is not None and embeds and unit == "text" and pooling is None and last:
-            state: Any = task.state
-            self.max_length = state.max_length if max_length is None else self.max_length
-            config = replace(state.config, max_length=None, max_tokens=max_tokens)
-            state = replace(state, max_length=self.max_length, config=config)
-            self._trained = replace(task, state=state), head.to(self.device)
+            self.max_length = task.state.max_length if max_length is None else self.max_length
+            self._task = replace(task, state=replace(task.state, max_length=self.max_length))
+            self._forward = head.to(self.device).vectors
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -192,11 +192,16 @@ class Embedder:
         units, read = (self._read(*item) for item in enumerate(inputs)), 0
         size = 4 * math.prod(self.shape)
         parts = chunks(units, size_of=lambda item: size * len(item.units), most_size=CHUNK_BYTES)
+        options: dict[str, Any] = {"device": self.device, "max_tokens": self.max_tokens}
+        options |= {"forward": self._forward, "reporter": reporter, "title": "embedding"}
         with contextlib.closing(ahead(map(self._encode, parts), most=1)) as ready:
             for chunk, encoded in ready:
-                vectors_of_chunk = self._vectors_of(chunk, encoded, reporter)
-                read += len(encoded.sequences)
-                for item, vectors in zip(chunk, vectors_of_chunk, strict=True):
+                values = dict(values_of_examples(self.encoder, encoded, self._by_window, **options))
+                read, self.num_cut = read + len(encoded.sequences), self.num_cut + encoded.num_cut
+                bounds = pairwise(encoded.offsets.tolist())
+                for number, (item, (start, end)) in enumerate(zip(chunk, bounds, strict=True)):
+                    vectors = self._joined(values[number], encoded.sequences.lengths[start:end])
+                    vectors = vectors.reshape(-1, *self.shape)
                     if self.normalize:
                         vectors = directions(vectors)
                     yield Embedding(item.id, item.units, vectors, item.offsets)
@@ -204,34 +209,11 @@ class Embedder:
         reporter.stop()
 
     def _encode(self, inputs: Sequence[_Units]) -> tuple[Sequence[_Units], EncodedExamples]:
-        if self._trained is not None:
-            return inputs, self._trained[0].encode(_examples(inputs))
+        if self._task is not None:
+            texts = enumerate(item.units[0] for item in inputs)
+            return inputs, self._task.encode([TextExample(*text) for text in texts])
         encoded = [self._windows(number, item.subwords) for number, item in enumerate(inputs)]
         return inputs, EncodedExamples.of(encoded)
-
-    def _vectors_of(
-        self, inputs: Sequence[_Units], encoded: EncodedExamples, reporter: Reporter
-    ) -> list[_Array]:
-        options: dict[str, Any] = {"device": self.device, "reporter": reporter}
-        options["title"] = "embedding"
-        if self._trained is not None:
-            self.num_cut += encoded.num_cut
-            options |= {"encoded": encoded, "precision": "fp32"}
-            predicted: Any = predict(*self._trained, _examples(inputs), **options)
-            return [prediction.vectors for prediction in predicted]
-        vectors = sequence_values(
-            self.encoder,
-            encoded.sequences,
-            self._by_window,
-            forward=self._vectors,
-            max_tokens=self.max_tokens,
-            **options,
-        )
-        lengths = encoded.sequences.lengths
-        return [
-            self._joined(vectors[start:end], lengths[start:end]).reshape(-1, *self.shape)
-            for start, end in pairwise(encoded.offsets.tolist())
-        ]
 
     def _read(self, index: int, item: Any) -> _Units:
         if isinstance(item, str):
@@ -312,10 +294,6 @@ class WordSettings:
             max_length=self.max_length,
             **options,
         )
-
-
-def _examples(inputs: Sequence[_Units]) -> list[TextExample]:
-    return [TextExample(number, item.units[0]) for number, item in enumerate(inputs)]
 
 
 def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 
 from finetune.data.word_splitting import split_words
 from finetune.evaluation.temperature import log_probabilities
-from finetune.inference.loop import chunks, precision_on, sequence_values
+from finetune.inference.loop import chunks, pass_options, values_of_examples
 from finetune.models.heads.crf import CrfScores
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.span_candidates import candidate_index, num_candidates
@@ -192,17 +192,13 @@ def label_scores(
     """Compute the scores of D labels in each of N examples, means over windows: [N, D]."""
     means = []
     for chunk in chunks(examples, _CHUNK):
-        encoded = task.encode(chunk)
-        scores = sequence_values(
+        values = values_of_examples(
             model,
-            encoded.sequences,
+            task.encode(chunk),
             lambda output, batch: _label_scores(task, output, batch, labels),
-            device=device,
-            precision=precision_on(task, device),
-            max_tokens=task.state.config.max_tokens,
+            **pass_options(task, device),
         )
-        for start, end in pairwise(encoded.offsets.tolist()):
-            means.append(np.nanmean(scores[start:end], axis=0))
+        means += [np.nanmean(windows, axis=0) for _, windows in sorted(values)]
     return np.stack(means)
 
 
@@ -237,7 +233,7 @@ def _class_scores(task: Task, output: Any, batch: Batch) -> Iterable[Array]:
         emissions = output.emissions if isinstance(output, CrfScores) else output
         lengths = batch.word_lengths.cpu().numpy()
         return state.windows(emissions.cpu().double().numpy(), batch.num_words, lengths)
-    values = np.array([window.values for window in task.decode(output, batch)])
+    values = np.array(task.decode(output, batch))
     if state.prediction_type == "number":
         return values
     is_multi = state.prediction_type == "labels"

@@ -1,6 +1,7 @@
 """The one loop without gradients, and predictions with it: encode, batch, forward, decode, order.
 
-``forward_passes`` serves predictions, embeddings, perplexity, the outputs of a teacher and ranking.
+``forward_passes`` serves perplexity, and through ``values_of_examples`` predictions, embeddings,
+explanations and ranking.
 ``predict`` serves validation, ``finetune predict``, ``Predictor`` and the pipelines.
 """
 
@@ -11,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice, zip_longest
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -81,44 +81,70 @@ def predict(
         shard = slice(index, None, num_processes)
         mine, encoded = examples[shard], None if encoded is None else encoded[shard]
     encoded = task.encode(mine) if encoded is None else encoded
-    sequences, reads_targets = encoded.sequences, task.description.reads_targets
-
-    def batch_of(rows: Array) -> Batch:
-        chosen = sequences.take(rows)
-        return pack(chosen, task.collate(chosen) if reads_targets else None)
-
-    passes = forward_passes(
-        head,
-        sequences.lengths,
-        batch_of,
-        task.decode,
-        device=device,
-        precision=precision or precision_on(task, device),
-        max_tokens=task.state.config.max_tokens,
-        reporter=reporter,
-        title=title,
+    windows, offsets = encoded.sequences.window.tolist(), encoded.offsets.tolist()
+    options = pass_options(task, device) | ({"precision": precision} if precision else {})
+    targets = task.collate if task.description.reads_targets else None
+    values = values_of_examples(
+        head, encoded, task.decode, targets, reporter=reporter, title=title, **options
     )
-    outputs: list[list[WindowOutput]] = [[] for _ in mine]
-    predicted: list[Any] = [
-        None if number else task.postprocess(example, [])
-        for example, number in zip(mine, encoded.num_windows, strict=True)
-    ]
-    example_of = np.repeat(np.arange(len(mine)), encoded.num_windows).tolist()
-    with contextlib.closing(passes):
-        for rows, of_batch in passes:
-            for row, output in zip(rows.tolist(), of_batch, strict=True):
-                example, windows = example_of[row], outputs[example_of[row]]
-                windows.append(output)
-                if len(windows) == encoded.num_windows[example]:
-                    windows.sort(key=attrgetter("window"))
-                    prediction = task.postprocess(mine[example], windows)
-                    if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
-                        prediction = replace(prediction, log_probabilities=None)
-                    predicted[example], outputs[example] = prediction, []
+    predicted: list[Any] = [None] * len(mine)
+    for number, of_windows in values:
+        start, end = offsets[number : number + 2]
+        outputs = list(map(WindowOutput, windows[start:end], of_windows))
+        prediction = task.postprocess(mine[number], outputs)
+        if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
+            prediction = replace(prediction, log_probabilities=None)
+        predicted[number] = prediction
     if num_processes == 1:
         return predicted
     of_all = gather_object([predicted])
     return [of_all[n % num_processes][n // num_processes] for n in range(len(examples))]
+
+
+def values_of_examples(
+    model: Any,
+    encoded: EncodedExamples,
+    decode: Callable[[Any, Batch], Any],
+    targets: Callable[[FlatSequences], dict[str, torch.Tensor]] | None = None,
+    **options: Any,
+) -> Generator[tuple[int, list[Any]]]:
+    """Compute a value for each sequence, without gradients.
+
+    Yields the number of each example, in no order, and the values of its sequences, in theirs.
+
+    Args:
+        model: As for ``forward_passes``.
+        encoded: The sequences of examples.
+        decode: Returns the values of the sequences of a batch from the output and the batch.
+        targets: Returns the targets of some sequences, if the model reads them.
+        options: Further arguments of ``forward_passes``.
+    """
+    sequences, bounds = encoded.sequences, encoded.offsets.tolist()
+
+    def batch_of(rows: Array) -> Batch:
+        chosen = sequences.take(rows)
+        return pack(chosen, targets and targets(chosen))
+
+    missing = encoded.num_windows.tolist()
+    yield from ((number, []) for number, count in enumerate(missing) if not count)
+    example_of = np.repeat(np.arange(len(missing)), missing).tolist()
+    values: list[Any] = [None] * len(sequences)
+    passes = forward_passes(model, sequences.lengths, batch_of, decode, **options)
+    with contextlib.closing(passes):
+        for rows, of_batch in passes:
+            for row, value in zip(rows.tolist(), of_batch, strict=True):
+                values[row], number = value, example_of[row]
+                missing[number] -= 1
+                if not missing[number]:
+                    start, end = bounds[number : number + 2]
+                    yield number, values[start:end]
+                    values[start:end] = [None] * (end - start)
+
+
+def pass_options(task: Task, device: torch.device) -> dict[str, Any]:
+    """The arguments of ``forward_passes`` for a model of a task on a device."""
+    max_tokens = task.state.config.max_tokens
+    return {"device": device, "precision": precision_on(task, device), "max_tokens": max_tokens}
 
 
 def precision_on(task: Task, device: torch.device) -> str:
@@ -202,28 +228,6 @@ def forward_passes(
             yield decoded()
     if reporter:
         reporter.stop()
-
-
-def sequence_values(
-    model: Any, sequences: FlatSequences, decode: Callable[[Any, Batch], Any], **options: Any
-) -> list[Any]:
-    """Compute a value for each sequence, in order.
-
-    Args:
-        model: As for ``forward_passes``.
-        sequences: N sequences.
-        decode: Returns the values of the sequences of a batch from the output and the batch.
-        options: Further arguments of ``forward_passes``.
-    """
-    values: list[Any] = [None] * len(sequences)
-    passes = forward_passes(
-        model, sequences.lengths, lambda rows: pack(sequences.take(rows)), decode, **options
-    )
-    with contextlib.closing(passes):
-        for rows, of_batch in passes:
-            for row, value in zip(rows, of_batch, strict=True):
-                values[row] = value
-    return values
 
 
 def chunks(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -20,7 +19,12 @@ from safetensors.numpy import load, save
 
 from finetune.evaluation.decisions import Choice
 from finetune.evaluation.decisions.sets import conformal_quantile, fewest_for_level
-from finetune.inference.loop import precision_on, sequence_values, without_blank
+from finetune.inference.loop import (
+    pass_options,
+    precision_on,
+    values_of_examples,
+    without_blank,
+)
 from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.encodings import Array
 from finetune.runtime.device import model_to_device
@@ -55,22 +59,21 @@ def decision_vectors(
     """
     device = (accelerator or make_accelerator()).device
     encoded = task.encode(examples)
-    sequences = encoded.sequences
-    weights = np.maximum(sequences.num_words, 1) if task.description.words else None
-    vectors = sequence_values(
+    num_words = np.maximum(encoded.sequences.num_words, 1)
+    values = values_of_examples(
         head,
-        sequences,
+        encoded,
         lambda vectors, _: vectors.cpu().numpy(),
         forward=head.vectors,
-        device=device,
-        precision=precision_on(task, device),
-        max_tokens=task.state.config.max_tokens,
+        **pass_options(task, device),
     )
-    means = np.zeros((len(examples), len(vectors[0]) if vectors else 0), np.float32)
-    for number, (start, end) in enumerate(pairwise(encoded.offsets.tolist())):
-        if end > start:  # an example without words has no sequence
-            window_weights = None if weights is None else weights[start:end]
-            means[number] = np.average(vectors[start:end], 0, window_weights)
+    windows = {number: vectors for number, vectors in values if vectors}
+    width = len(next(iter(windows.values()))[0]) if windows else 0
+    means = np.zeros((len(examples), width), np.float32)  # of an example without a sequence
+    for number, vectors in windows.items():
+        rows = slice(*encoded.offsets[number : number + 2])
+        weights = num_words[rows] if task.description.words else None
+        means[number] = np.average(vectors, 0, weights)
     return means
 
 

@@ -153,11 +153,11 @@ class MaskFilling(MaskedTask):
             rows.append([encode_window(self.tokenizer, example.id, words, part) for part in parts])
         return rows, num_cut
 
-    def decode(self, scores: Any, batch: Batch) -> list[WindowOutput]:
+    def decode(self, scores: Any, batch: Batch) -> list[Array]:
         """Decode the best subwords of each mask and their probabilities [M, 2, ``NUM_BEST``]."""
         best = scores.cpu().double().softmax(-1).topk(min(NUM_BEST, scores.shape[-1]))
         values = torch.stack([best.indices.double(), best.values], 1)
-        return outputs_of(values, batch)
+        return by_sequence(values, batch)
 
     def postprocess(
         self, example: TextExample, outputs: Sequence[WindowOutput]
@@ -174,10 +174,10 @@ def begins_of(sequences: FlatSequences) -> torch.Tensor:
     return torch.from_numpy(sequences.ids.offsets[:-1].astype(np.int64))
 
 
-def outputs_of(values: torch.Tensor, batch: Batch) -> list[WindowOutput]:
+def by_sequence(values: torch.Tensor, batch: Batch) -> list[Array]:
     """Split the values of all targets [M, ...] by sequence."""
     ends = batch.targets["number"].cumsum(0).tolist()
-    return batch.window_outputs(np.split(values.numpy(), ends[:-1]))
+    return np.split(values.numpy(), ends[:-1])
 
 
 def joined_values(outputs: Sequence[WindowOutput]) -> Array:

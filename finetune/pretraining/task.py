@@ -27,8 +27,8 @@ from finetune.pretraining.fill_mask import (
     MaskedTask,
     PretrainingState,
     begins_of,
+    by_sequence,
     joined_values,
-    outputs_of,
 )
 from finetune.pretraining.model import MOST_TARGETS, require_next_sentence
 from finetune.pretraining.packing import large_documents, packed_documents
@@ -147,7 +147,7 @@ class PretrainingTask(MaskedTask):
         counts = [loss.new_full((), len(loss)) for loss in losses]
         return torch.stack([loss.sum() for loss in losses]), torch.stack(counts)
 
-    def decode(self, scores: Any, batch: Batch) -> list[WindowOutput]:
+    def decode(self, scores: Any, batch: Batch) -> list[Array]:
         """Decode loss, best subword, gold subword and type of each target [M, 4].
 
         The boundary objective adds its loss (NaN outside of spans), next sentence prediction 1 if
@@ -161,7 +161,7 @@ class PretrainingTask(MaskedTask):
         if self.state.config.nsp:
             of_pairs = targets["next"], scores.next.softmax(-1)[:, 0]
             columns += [value.repeat_interleave(targets["number"]) for value in of_pairs]
-        return outputs_of(torch.stack([column.double().cpu() for column in columns], 1), batch)
+        return by_sequence(torch.stack([column.double().cpu() for column in columns], 1), batch)
 
     def postprocess(
         self, example: TextExample, outputs: Sequence[WindowOutput]

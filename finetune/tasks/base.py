@@ -104,8 +104,8 @@ class Task(ABC):
         """Compute the sum of the losses of a batch, and the number to divide it by."""
 
     @abstractmethod
-    def decode(self, logits: Any, batch: Batch) -> list[WindowOutput]:
-        """Decode the logits of a batch to one output for each window."""
+    def decode(self, logits: Any, batch: Batch) -> list[Any]:
+        """Decode the logits of a batch to a value of each sequence."""
 
     def _window_targets(self, example: Any, windows: Windows) -> WindowTargets:
         """Targets without gold add nothing to the loss; None keeps those of ``_sequences``."""

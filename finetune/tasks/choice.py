@@ -159,9 +159,9 @@ class ChoiceTask(Task):
         losses = functional.cross_entropy(scores, label, ignore_index=IGNORED, reduction="sum")
         return losses, (label != IGNORED).sum().to(logits.dtype)
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[float]:
         """Decode the score of each sequence."""
-        return batch.window_outputs(logits[:, 0].cpu().numpy().astype(np.float64))
+        return logits[:, 0].cpu().double().tolist()
 
     def postprocess(
         self, example: ChoiceQuestion, outputs: Sequence[WindowOutput]

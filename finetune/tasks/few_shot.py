@@ -23,7 +23,7 @@ from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 from finetune.runtime.device import to_device
 from finetune.tasks.base import BatchTargets, starting_model
 from finetune.tasks.text_classification import TextClassificationTask
-from finetune.types import Batch, TextExample, UserError, WindowOutput
+from finetune.types import Batch, TextExample, UserError
 
 
 def cosine_loss(
@@ -127,7 +127,7 @@ class FewShotTask(TextClassificationTask):
             model.classifier.weight.copy_(torch.from_numpy(weight))
             model.classifier.bias.copy_(torch.from_numpy(bias))
 
-    def decode(self, logits: SentenceOutput, batch: Batch) -> list[WindowOutput]:
+    def decode(self, logits: SentenceOutput, batch: Batch) -> list[np.ndarray]:
         """Compute the probabilities [C] of each text, by the classifier on their vectors."""
         weights = logits.classifier
         class_logits = functional.linear(logits.vectors, weights[:, :-1], weights[:, -1])

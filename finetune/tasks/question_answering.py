@@ -175,7 +175,7 @@ class QuestionAnsweringTask(Task):
         weight = batch.targets["weight"].to(logits.dtype)
         return (position_losses(logits, batch, start, end) * weight).sum(), weight.sum()
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[np.ndarray]:
         """Decode the start and end logits of the first token and the context tokens [1 + m, 2]."""
         begins, sizes = batch.words.tolist(), batch.word_lengths.tolist()
         firsts = batch.cu_seqlens[:-1].tolist()
@@ -183,7 +183,7 @@ class QuestionAnsweringTask(Task):
             (first, begin, begin + size)
             for first, begin, size in zip(firsts, begins, sizes, strict=True)
         ]
-        return batch.window_outputs(self.state.windows(logits.cpu().numpy(), rows))
+        return self.state.windows(logits.cpu().numpy(), rows)
 
     def postprocess(self, example: Question, outputs: Sequence[WindowOutput]) -> AnswerPrediction:
         tokens = tokens_of(self.tokenizer, example.pair or "")

@@ -236,10 +236,9 @@ class RelationTask(WordTask):
         )
         return (losses * weights).sum(), weights.sum()
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[np.ndarray]:
         """Compute the probabilities [1 + C] of each pair."""
-        rows = np.exp(log_softmax(logits.cpu().numpy().astype(np.float64)))
-        return batch.window_outputs(rows)
+        return list(np.exp(log_softmax(logits.cpu().numpy().astype(np.float64))))
 
     def postprocess(
         self, example: TokenExample, outputs: Sequence[WindowOutput]

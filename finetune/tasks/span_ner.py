@@ -35,7 +35,12 @@ from finetune.preprocessing.span_candidates import (
 from finetune.tasks.base import BatchTargets, Fitted, Scores, Windows, WindowTargets, labeled_model
 from finetune.tasks.class_losses import class_losses, class_weights, label_losses, loss_targets
 from finetune.tasks.soft_losses import soft_span_loss
-from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_span_thresholds
+from finetune.tasks.span_decoding import (
+    ScoredCandidates,
+    SpanDecoder,
+    best_spans,
+    choose_span_thresholds,
+)
 from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
     IGNORED,
@@ -44,7 +49,6 @@ from finetune.types import (
     Span,
     SpanPrediction,
     TokenExample,
-    WindowOutput,
     quantity,
 )
 
@@ -252,9 +256,9 @@ class SpanNerTask(WordTask):
             total = (losses * weights).sum()
         return total, batch.targets["num_words"]
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[WindowOutput]:
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[ScoredCandidates]:
         """Decode the candidates of each sequence whose score could reach a threshold."""
-        return batch.window_outputs(self.state.windows(logits.cpu().numpy(), batch.num_words))
+        return self.state.windows(logits.cpu().numpy(), batch.num_words)
 
     def fit(self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]) -> Fitted:
         state = self.state

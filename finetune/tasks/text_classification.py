@@ -59,7 +59,7 @@ from finetune.tasks.class_losses import (
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.soft_losses import soft_text_loss
 from finetune.tasks.state import TaskState
-from finetune.types import Batch, LabelSet, TextExample, TextPrediction, WindowOutput
+from finetune.types import Batch, LabelSet, TextExample, TextPrediction
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
@@ -215,9 +215,9 @@ class TextClassificationTask(Task):
             weight = weight * of_class
         return (losses * weight).sum(), weight.sum()
 
-    def decode(self, logits: Any, batch: Batch) -> list[WindowOutput]:
+    def decode(self, logits: Any, batch: Batch) -> list[np.ndarray]:
         """Compute the probabilities [C] of each sequence (regression: the number)."""
-        return batch.window_outputs(self.state.windows(logits.cpu().numpy()))
+        return self.state.windows(logits.cpu().numpy())
 
     def fit(self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]) -> Fitted:
         labels, multi = self.state.labels, self.state.problem == "multi"

@@ -43,7 +43,6 @@ from finetune.types import (
     TokenPrediction,
     TokenSequence,
     UserError,
-    WindowOutput,
     abbreviated,
 )
 
@@ -192,7 +191,7 @@ class TokenClassificationTask(WordTask):
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, (target != IGNORED).sum()
 
-    def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[WindowOutput]:
+    def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[Any]:
         """Compute log-probabilities [words, C] of the core words of each sequence, or a chain."""
         transitions = None
         if isinstance(logits, CrfScores):
@@ -200,8 +199,7 @@ class TokenClassificationTask(WordTask):
             logits, transitions = logits.emissions, (start, end, pairs)
         logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
         lengths = batch.word_lengths.cpu().numpy()
-        rows = self.state.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
-        return batch.window_outputs(rows)
+        return self.state.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
 
     def fit(self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]) -> Fitted:
         temperature, note = fit_on_words(

@@ -27,7 +27,7 @@ from finetune.tasks import load_task
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.token_classification import allowed_tags
 from finetune.training.optimizer import parameter_groups
-from finetune.types import IGNORED, Batch, TokenExample, TokenSequence
+from finetune.types import IGNORED, Batch, TokenExample, TokenSequence, WindowOutput
 from tests import fixtures as fx
 from tests import small_data as data
 from tests import tiny
@@ -188,7 +188,7 @@ def decoded(
     decoder = TagDecoder.restored({"labels": ("O", "B-A", "I-A"), "scheme": "BIO"})
     lengths = batch.word_lengths.numpy()
     values = decoder.windows(emissions, batch.num_words, lengths, (start, end, pairs))
-    outputs = batch.window_outputs(values)[rows]
+    outputs = list(map(WindowOutput, batch.window, values))[rows]
     example = TokenExample(0, ("a",) * sum(batch.num_words[rows]))
     found = decoder.postprocess(example, outputs)
     return [decoder.labels.id(tag) for tag in found.tags], found.scores

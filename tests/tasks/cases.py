@@ -12,7 +12,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
-from finetune.types import IGNORED
+from finetune.types import IGNORED, Batch, WindowOutput
 from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -210,6 +210,14 @@ FAMILY = {
     "bio constrained": "roberta",
     "pos all mean": "roberta",
 }
+
+
+def outputs_of(batch: Batch, values: list[Any]) -> dict[int, list[WindowOutput]]:
+    """The values of the windows of each example in a batch."""
+    outputs: dict[int, list[WindowOutput]] = {example: [] for example in batch.example}
+    for example, window, value in zip(batch.example, batch.window, values, strict=True):
+        outputs[example].append(WindowOutput(window, value))
+    return outputs
 
 
 def span_logits(task: Any, target: torch.Tensor) -> torch.Tensor:

@@ -106,7 +106,7 @@ def test_answers_over_windows_equal_brute_force(seed: int) -> None:
     best = sorted(expected.items(), key=lambda item: -item[1])[:3]
     none = chance.uniform(-3, 3)
     values = [np.vstack([[none / 2, none / 2], own]) for own in scores]
-    outputs = [WindowOutput(0, begin, own) for begin, own in zip(windows, values, strict=True)]
+    outputs = [WindowOutput(begin, own) for begin, own in zip(windows, values, strict=True)]
     decoder = answer_decoder(max_answer=most, n_best=3, unanswerable=True)
     predicted = decoder.postprocess(Question(0, "q", text), outputs, tokens)
     total = np.exp(none) + sum(np.exp(list(expected.values())))

@@ -171,7 +171,7 @@ def test_two_spans_are_related_in_the_more_probable_direction(tmp_path: Path):
         pairs.index((CITY, PERSON)): (0, 0.8, 0.2),
     }
 
-    outputs = [WindowOutput(0, n, np.array(values.get(n, (0.9, 0.05, 0.05)))) for n in range(6)]
+    outputs = [WindowOutput(n, np.array(values.get(n, (0.9, 0.05, 0.05)))) for n in range(6)]
     assert one.postprocess(example, outputs).relations == (Relation(CITY, PERSON, "lives_in"),)
     assert len(both.postprocess(example, outputs).relations) == 2
 

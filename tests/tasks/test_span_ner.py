@@ -21,7 +21,7 @@ from finetune.types import IGNORED, Span, TokenExample
 from tests.command import run
 from tests.covering import covering
 from tests.small_data import write_jsonl
-from tests.tasks.cases import span_logits
+from tests.tasks.cases import outputs_of, span_logits
 from tests.tiny import save_tiny_checkpoint
 
 NESTED = [
@@ -72,8 +72,8 @@ def answers(task: Any, examples: list[TokenExample]) -> list[Any]:
     target = batch.targets["span"]
     logits = span_logits(task, target)
     logits[(target == IGNORED).reshape(len(target), -1)[:, 0], -1] = 30.0  # of another window
-    outputs = task.decode(logits, batch)
-    return [task.postprocess(e, [p for p in outputs if p.example == e.id]) for e in examples]
+    outputs = outputs_of(batch, task.decode(logits, batch))
+    return [task.postprocess(e, outputs[e.id]) for e in examples]
 
 
 def out_of_reach(task: Any, examples: list[TokenExample]) -> int:

@@ -75,7 +75,7 @@ def test_the_positive_class_is_the_rarer_label_of_training(runs: Runs, tmp_path:
     assert task.score(dataset.splits["train"], predicted)["f1"] == pytest.approx(0.4)
     task, dataset = runs.task("single", data=data, positive="legit")
     assert task.state.positive == "legit" and "f1 is" not in " ".join(dataset.notes)
-    output = WindowOutput(0, 0, np.array([0.2, 0.8]))
+    output = WindowOutput(0, np.array([0.2, 0.8]))
     assert (
         task.postprocess(dataset.splits["train"][0], [output]).to_dict()["positive_label"]
         == "legit"

@@ -11,7 +11,7 @@ import torch
 from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
 from finetune.types import TextExample, TokenExample
-from tests.tasks.cases import Runs
+from tests.tasks.cases import Runs, outputs_of
 
 
 def test_shares_of_windows_sum_to_one(runs: Runs) -> None:
@@ -129,7 +129,7 @@ def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
     (windows,) = run.task.encode([example])
     batch = pack(windows)
     with torch.no_grad():
-        outputs = run.task.decode(run.head(batch), batch)
+        outputs = outputs_of(batch, run.task.decode(run.head(batch), batch))[example.id]
     with pytest.raises(RuntimeError, match="6 predictions for 5 words"):
         run.task.postprocess(replace(example, words=example.words[:5]), outputs)
 

@@ -20,7 +20,7 @@ from finetune.tasks.base import Task
 from finetune.types import IGNORED, TextExample
 from tests.covering import few
 from tests.small_data import close
-from tests.tasks.cases import CASES, SLOW, TAGGING, Runs, span_logits
+from tests.tasks.cases import CASES, SLOW, TAGGING, Runs, outputs_of, span_logits
 
 every_case = pytest.mark.parametrize("name", few(CASES, *({*CASES} - {*SLOW})))
 
@@ -74,8 +74,8 @@ def test_answering_gold_scores_one(runs: Runs, name: str) -> None:
     examples = dataset.splits["validation"]
     flat = [e for windows in task.encode(examples) for e in windows]
     batch = pack(flat, task.collate(flat))
-    outputs = task.decode(gold_logits(task, batch), batch)
-    predicted = [task.postprocess(e, [p for p in outputs if p.example == e.id]) for e in examples]
+    outputs = outputs_of(batch, task.decode(gold_logits(task, batch), batch))
+    predicted = [task.postprocess(e, outputs[e.id]) for e in examples]
     scores = task.score(examples, predicted)
     best = {"mse": 0.0, "hamming_loss": 0.0}
     best |= dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), 2.0)

@@ -121,7 +121,7 @@ def test_windows_are_averaged_before_the_temperature(workdir: Path, tmp_path: Pa
     task, _ = load_task(config, task_name)
     example = TextExample(0, "x")
     windows = [[0.98, 0.01, 0.01], [0.2, 0.79, 0.01], [0.2, 0.79, 0.01]]
-    outputs = [WindowOutput(0, index, np.array(values)) for index, values in enumerate(windows)]
+    outputs = [WindowOutput(index, np.array(values)) for index, values in enumerate(windows)]
     before = task.postprocess(example, outputs)
     after = at(task, 0.3).postprocess(example, outputs)
     assert before.label == after.label and after.score > before.score
