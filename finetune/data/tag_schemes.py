@@ -126,8 +126,11 @@ def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:
     >>> tags_to_spans(["B-PER", "I-PER", "O", "I-LOC"], "BIO")
     [Span(start=0, end=2, label='PER'), Span(start=3, end=4, label='LOC')]
     """
+    _letters(scheme)
     spans, start, before = [], 0, _OUTSIDE
     for position, tag in enumerate((*tags, "O")):
+        if tag == "O" and before is _OUTSIDE:
+            continue  # most words of most data
         current = _role(tag, scheme)
         if not _continues(before, current):
             if before != _OUTSIDE:
