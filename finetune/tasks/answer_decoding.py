@@ -15,6 +15,7 @@ Shapes: n tokens of a context, m tokens of a window, B tokens of the longest ans
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -92,18 +93,15 @@ class AnswerDecoder(Decoder):
                 FoundAnswer(start, end, context[start:end], float(np.exp(score - total)))
             )
         no_answer = float(np.exp(none - total)) if self.unanswerable else None
-        return self.decide(example.id, answers, no_answer)
+        return self.decide(AnswerPrediction(example.id, None, 0.0, no_answer, tuple(answers)))
 
-    def decide(
-        self, id: int, best: Sequence[FoundAnswer], no_answer_score: float | None
-    ) -> AnswerPrediction:
+    def decide(self, prediction: AnswerPrediction) -> AnswerPrediction:
         """Decide for the best answer or none, by the threshold."""
+        best, none = prediction.best, prediction.no_answer_score
         answer, score = (best[0], best[0].score) if best else (None, 0.0)
-        if no_answer_score is not None:
-            least = self.thresholds.get(NO_ANSWER, score)
-            if answer is None or no_answer_score >= least:
-                answer, score = None, no_answer_score
-        return AnswerPrediction(id, answer, score, no_answer_score, tuple(best))
+        if none is not None and (answer is None or none >= self.thresholds.get(NO_ANSWER, score)):
+            answer, score = None, none
+        return replace(prediction, answer=answer, score=score)
 
 
 def legal_answers(

@@ -230,11 +230,10 @@ class Task(ABC):
         return self.state.config.is_calibrated
 
     def fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Fitted:
-        """Fit fields of the state to gold and predictions, and write a note about them."""
-        raise NotImplementedError
+        """Fit fields of the state to examples with gold and their predictions, with a note.
 
-    def apply_fitted(self, example: Any, prediction: Any) -> Any:
-        """Apply the fitted values to an example's prediction by an uncalibrated model."""
+        ``decide`` of the state applies them to a prediction by an uncalibrated model.
+        """
         raise NotImplementedError
 
     def sequences_of_epoch(

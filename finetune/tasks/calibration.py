@@ -26,15 +26,15 @@ def calibrate(
     """
 
     def fitted(indices: Sequence[int]) -> tuple[Task, str]:
-        examples, predictions = ([side[index] for index in indices] for side in (gold, predicted))
-        fields, note = task.fit(examples, predictions)
+        known = [index for index in indices if task.gold(gold[index]) is not None]
+        fields, note = task.fit([gold[n] for n in known], [predicted[n] for n in known])
         return replace(task, state=replace(task.state, **fields)), note
 
     predictions: list[Any] = list(predicted)
     for half, other_half in permutations(halves(gold)):
-        of_other_half, _ = fitted(other_half)
+        of_other_half: Any = fitted(other_half)[0].state
         for index in half:
-            predictions[index] = of_other_half.apply_fitted(gold[index], predicted[index])
+            predictions[index] = of_other_half.decide(predicted[index])
     calibrated, note = fitted(range(len(gold)))
     note += "; each half of validation is scored with the value fitted on the other half"
     return calibrated, predictions, note

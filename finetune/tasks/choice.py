@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,22 @@ class ChoiceState(TaskState):
         example: Example = CHOICES.example(index, item, where)
         check_prepared_characters(example.texts(), where)
         return example
+
+    def postprocess(
+        self, example: ChoiceQuestion, outputs: Sequence[WindowOutput]
+    ) -> ChoicePrediction:
+        """Predict the most probable choice."""
+        probabilities = np.exp(log_softmax(np.array([output.values for output in outputs])))
+        best = int(probabilities.argmax())
+        scores = tuple(probabilities.tolist())
+        return self.decide(ChoicePrediction(example.id, best, example.choices[best], scores))
+
+    def decide(self, prediction: ChoicePrediction) -> ChoicePrediction:
+        """Apply the temperature to the probabilities of a prediction."""
+        if self.temperature is None:
+            return prediction
+        scaled = scale(np.array(prediction.scores), self.temperature, False)
+        return replace(prediction, scores=tuple(scaled.tolist()), uncalibrated=prediction.scores)
 
 
 class ChoiceTask(Task):
@@ -163,35 +179,14 @@ class ChoiceTask(Task):
         """Decode the score of each sequence."""
         return logits[:, 0].cpu().double().tolist()
 
-    def postprocess(
-        self, example: ChoiceQuestion, outputs: Sequence[WindowOutput]
-    ) -> ChoicePrediction:
-        probabilities = np.exp(log_softmax(np.array([output.values for output in outputs])))
-        return self._decided(example, probabilities)
-
-    def _decided(self, example: ChoiceQuestion, probabilities: np.ndarray) -> ChoicePrediction:
-        best, before = int(probabilities.argmax()), None
-        if self.state.temperature is not None:
-            before = tuple(map(float, probabilities))
-            probabilities = scale(probabilities, self.state.temperature, False)
-        return ChoicePrediction(
-            example.id, best, example.choices[best], tuple(map(float, probabilities)), before
-        )
-
     def fit(self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction]) -> Fitted:
-        known = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.label is not None]
-        most = max((len(p.scores) for _, p in known), default=1)
-        table = np.zeros((len(known), most))  # further choices have the probability 0
-        for row, (_, prediction) in zip(table, known, strict=True):
+        most = max((len(p.scores) for p in predicted), default=1)
+        table = np.zeros((len(gold), most))  # further choices have the probability 0
+        for row, prediction in zip(table, predicted, strict=True):
             row[: len(prediction.scores)] = prediction.scores
-        labels = np.array([example.label for example, _ in known], dtype=int)
+        labels = np.array([example.label for example in gold], dtype=int)
         temperature, note = fit_on_probabilities(table, labels, False)
         return {"temperature": temperature}, note
-
-    def apply_fitted(
-        self, example: ChoiceQuestion, prediction: ChoicePrediction
-    ) -> ChoicePrediction:
-        return self._decided(example, np.array(prediction.scores))
 
 
 def texts_of_choices(example: ChoiceQuestion) -> Iterator[tuple[str, str | None]]:

@@ -9,6 +9,7 @@ batch, and ``postprocess`` makes the prediction of an example from the values of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -78,7 +79,8 @@ class TextDecoder(Decoder):
         values = np.mean([output.values for output in outputs], axis=0)
         if self.problem == "regression":
             return TextPrediction(example.id, float(values[0]))
-        return self.decide(example.id, values)
+        scores = dict(zip(self.labels, values.tolist(), strict=True))
+        return self.decide(TextPrediction(example.id, None, scores=scores))
 
     def of_blank(self, example: TextExample) -> TextPrediction | None:
         """Predict no label if no text of the example has a character to read."""
@@ -90,32 +92,22 @@ class TextDecoder(Decoder):
             example.id, None, scores=scores, positive=self.positive, separator=self.separator
         )
 
-    def decide(self, id: int, probabilities: np.ndarray) -> TextPrediction:
-        """Make a prediction from the probabilities [C] of the model, averaged over windows."""
-        best = int(probabilities.argmax())
-        multi, before = self.problem == "multi", None
+    def decide(self, prediction: TextPrediction) -> TextPrediction:
+        """Decide by the probabilities of the model, averaged over windows, in a prediction."""
+        multi, scores, before = self.problem == "multi", prediction.scores or {}, None
+        best = max(scores, key=scores.__getitem__)
         if self.temperature is not None:
-            before = dict(zip(self.labels, map(float, probabilities), strict=True))
-            probabilities = scale(probabilities, self.temperature, multi)
-        scores = dict(zip(self.labels, map(float, probabilities), strict=True))
+            before, values = scores, np.array([*scores.values()])
+            scores = dict(zip(scores, scale(values, self.temperature, multi).tolist(), strict=True))
+        decided = replace(prediction, scores=scores, uncalibrated=before, separator=self.separator)
         if multi:
             least = {name: self.thresholds.get(name, self.threshold) for name in scores}
-            chosen = tuple(name for name, p in scores.items() if p >= least[name])
-            return TextPrediction(
-                id, chosen, None, scores, uncalibrated=before, separator=self.separator
-            )
+            return replace(decided, label=tuple(n for n, p in scores.items() if p >= least[n]))
         if self.positive is not None and self.positive in self.thresholds:
             index = self.labels.id(self.positive)
-            best = index if scores[self.positive] >= self.thresholds[self.positive] else 1 - index
-        return TextPrediction(
-            id,
-            self.labels[best],
-            float(probabilities[best]),
-            scores,
-            self.positive,
-            before,
-            separator=self.separator,
-        )
+            is_positive = scores[self.positive] >= self.thresholds[self.positive]
+            best = self.labels[index if is_positive else 1 - index]
+        return replace(decided, label=best, score=scores[best], positive=self.positive)
 
 
 def check_complete(example: TokenExample, number: int) -> None:

@@ -190,17 +190,13 @@ class QuestionAnsweringTask(Task):
         return self.state.postprocess(example, outputs, tokens)
 
     def fit(self, gold: Sequence[Question], predicted: Sequence[AnswerPrediction]) -> Fitted:
-        pairs = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.answers is not None]
-        number = sum(bool(example.answers) for example, _ in pairs)
-        if min(number, len(pairs) - number) < FEWEST_QUESTIONS:
+        number = sum(bool(example.answers) for example in gold)
+        if min(number, len(gold) - number) < FEWEST_QUESTIONS:
             return {"thresholds": {}}, "too few questions to choose a threshold of no answer"
         threshold = best_no_answer_threshold(
-            [gold_answers(example) or () for example, _ in pairs],
-            [p.best[0].text if p.best else "" for _, p in pairs],
-            [prediction.no_answer_score or 0.0 for _, prediction in pairs],
+            [gold_answers(example) or () for example in gold],
+            [p.best[0].text if p.best else "" for p in predicted],
+            [prediction.no_answer_score or 0.0 for prediction in predicted],
         )
         note = f"no answer is predicted from a probability of {threshold:.3f}, chosen on validation"
         return {"thresholds": {NO_ANSWER: threshold}}, note
-
-    def apply_fitted(self, example: Question, prediction: AnswerPrediction) -> AnswerPrediction:
-        return self.state.decide(prediction.id, prediction.best, prediction.no_answer_score)

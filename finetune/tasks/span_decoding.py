@@ -103,7 +103,7 @@ class SpanDecoder(Decoder):
             offsets=example.offsets,
             text=example.text,
         )
-        return self.decide(prediction, self.thresholds)
+        return self.decide(prediction)
 
     def _candidates(self, outputs: Sequence[WindowOutput]) -> Iterator[tuple[Span, float]]:
         bounds = [(p.first_word, p.first_word + p.values.num_words) for p in outputs]
@@ -118,9 +118,9 @@ class SpanDecoder(Decoder):
             ):
                 yield Span(first, last, self.labels[number]), score
 
-    def decide(self, prediction: SpanPrediction, thresholds: Mapping[str, float]) -> SpanPrediction:
+    def decide(self, prediction: SpanPrediction) -> SpanPrediction:
         """Choose among the candidates of a prediction."""
-        chosen = best_spans(prediction.candidates, self.constraint, thresholds)
+        chosen = best_spans(prediction.candidates, self.constraint, self.thresholds)
         spans, scores = zip(*chosen, strict=True) if chosen else ((), ())
         return replace(prediction, spans=spans, scores=scores)
 

@@ -273,13 +273,11 @@ class SpanNerTask(WordTask):
         note = f"thresholds chosen on validation: {', '.join(map(str, shown))}"
         return {"thresholds": thresholds}, note
 
-    def apply_fitted(self, example: TokenExample, prediction: SpanPrediction) -> SpanPrediction:
-        return self.state.decide(prediction, self.state.thresholds)
-
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
         scores = super()._score(gold, predicted)
         if self.state.thresholds:
-            before = [self.state.decide(prediction, {}).spans for prediction in predicted]
-            uncalibrated = scores_of("spans", [example.spans for example in gold], before)
+            before = replace(self.state, thresholds={})
+            spans = [before.decide(prediction).spans for prediction in predicted]
+            uncalibrated = scores_of("spans", [example.spans for example in gold], spans)
             scores["span_f1_uncalibrated"] = uncalibrated["span_f1_strict"]
         return scores

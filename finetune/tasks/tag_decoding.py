@@ -7,7 +7,8 @@ position over all sequences that are long enough, so nothing is padded. Transiti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -92,7 +93,9 @@ class TagDecoder(Decoder):
             return self._prediction(example, classes, probabilities)
         logs = np.concatenate(values)
         check_complete(example, len(logs))
-        return self.decide(example, self._best_classes(logs), logs)
+        classes = self._best_classes(logs)
+        prediction = self._prediction(example, classes, probabilities_of(classes, logs))
+        return self.decide(replace(prediction, log_probabilities=logs))
 
     def _best_classes(self, logs: np.ndarray) -> np.ndarray:
         classes: np.ndarray = logs.argmax(-1)
@@ -103,39 +106,40 @@ class TagDecoder(Decoder):
                 return viterbi(logs, legal)
         return classes
 
-    def decide(
-        self, example: TokenExample, classes: Sequence[int] | np.ndarray, logs: np.ndarray
-    ) -> TokenPrediction:
-        """Make a prediction from the class of each word and log-probabilities [W, C]."""
-        before = None
-        probabilities = probabilities_of(classes, logs, self.temperature or 1.0)
-        if self.temperature is not None:
-            before = tuple(probabilities_of(classes, logs).tolist())
-        known = {"log_probabilities": logs, "uncalibrated": before}
-        return self._prediction(example, classes, probabilities, **known)
+    def decide(self, prediction: TokenPrediction) -> TokenPrediction:
+        """Apply the temperature to the probabilities of a prediction."""
+        if self.temperature is None:
+            return prediction
+        classes, logs = self.labels.ids(prediction.tags, -1), prediction.log_probabilities
+        scores = tuple(probabilities_of(classes, logs, self.temperature).tolist())
+        return replace(
+            prediction,
+            scores=scores,
+            span_scores=_span_scores(prediction.spans, scores),
+            uncalibrated=prediction.scores,
+        )
 
     def _prediction(
-        self, example: Any, classes: Iterable[int], probabilities: Iterable[float], **known: Any
+        self, example: TokenExample, classes: np.ndarray, probabilities: np.ndarray
     ) -> TokenPrediction:
         names = self.labels.names
-        tags = tuple(names[int(index)] for index in classes)
-        scores = tuple(float(p) for p in probabilities)
-        spans: tuple[Span, ...] | None = None
-        span_scores: tuple[float, ...] = ()
-        if self.scheme is not None:
-            spans = tuple(tags_to_spans(tags, self.scheme))
-            span_scores = tuple(float(np.mean(scores[s.start : s.end])) for s in spans)
+        tags = tuple(names[index] for index in classes.tolist())
+        scores = tuple(probabilities.astype(float).tolist())
+        spans = None if self.scheme is None else tuple(tags_to_spans(tags, self.scheme))
         return TokenPrediction(
             example.id,
             example.words,
             tags,
             scores,
             spans,
-            span_scores,
-            **known,
+            _span_scores(spans, scores),
             offsets=example.offsets,
             text=example.text,
         )
+
+
+def _span_scores(spans: Sequence[Span] | None, scores: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(np.mean(scores[span.start : span.end])) for span in spans or ())
 
 
 @lru_cache(maxsize=16)

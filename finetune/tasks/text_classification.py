@@ -221,24 +221,17 @@ class TextClassificationTask(Task):
 
     def fit(self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]) -> Fitted:
         labels, multi = self.state.labels, self.state.problem == "multi"
-        known = [pair for pair in zip(gold, predicted, strict=True) if pair[0].label is not None]
-        probabilities = np.array([self._probabilities(p) for _, p in known])
         classes: list[Any]
         if multi:
-            classes = [[name in (e.label or ()) for name in labels] for e, _ in known]  # type: ignore[operator]
+            classes = [[name in (e.label or ()) for name in labels] for e in gold]  # type: ignore[operator]
         else:
-            classes = [labels.id(str(e.label), e.where) for e, _ in known]
-        shape = len(known), len(labels)
+            classes = [labels.id(str(e.label), e.where) for e in gold]
+        shape = len(gold), len(labels)
+        probabilities = np.array([list((p.scores or {}).values()) for p in predicted])
         temperature, note = fit_on_probabilities(
             probabilities.reshape(shape), np.array(classes).reshape(shape[: 1 + multi]), multi
         )
         return {"temperature": temperature}, note
-
-    def apply_fitted(self, example: TextExample, prediction: TextPrediction) -> TextPrediction:
-        return self.state.decide(example.id, self._probabilities(prediction))
-
-    def _probabilities(self, prediction: TextPrediction) -> np.ndarray:
-        return np.array([(prediction.scores or {})[name] for name in self.state.labels])
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
         fields = {"labels": self.state.labels, "positive": self.state.positive}

@@ -208,10 +208,6 @@ class TokenClassificationTask(WordTask):
         )
         return {"temperature": temperature}, note
 
-    def apply_fitted(self, example: TokenExample, prediction: TokenPrediction) -> TokenPrediction:
-        classes = [self.state.labels.id(tag) for tag in prediction.tags]
-        return self.state.decide(example, classes, prediction.log_probabilities)
-
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:
         schemes = self.state.source, self.state.scheme
         return super()._score(gold, predicted, schemes=schemes)

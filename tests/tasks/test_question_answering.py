@@ -31,7 +31,15 @@ from finetune.preprocessing.questions import (
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerCandidates, AnswerDecoder, legal_answers
-from finetune.types import Answer, FoundAnswer, Question, TokenSequence, UserError, WindowOutput
+from finetune.types import (
+    Answer,
+    AnswerPrediction,
+    FoundAnswer,
+    Question,
+    TokenSequence,
+    UserError,
+    WindowOutput,
+)
 from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import read_jsonl, write_jsonl
@@ -227,15 +235,19 @@ def answer_decoder(**values) -> AnswerDecoder:
 
 
 def test_no_answer_by_probability_and_threshold() -> None:
-    best = [FoundAnswer(0, 1, "a", 0.3), FoundAnswer(2, 3, "b", 0.2)]
+    best = (FoundAnswer(0, 1, "a", 0.3), FoundAnswer(2, 3, "b", 0.2))
+
+    def decided(decoder: AnswerDecoder, none: float | None, best: Any = best) -> AnswerPrediction:
+        return decoder.decide(AnswerPrediction(0, None, 0.0, none, best))
+
     plain = answer_decoder(unanswerable=True)
-    assert plain.decide(0, best, 0.4).answer is None
-    assert plain.decide(0, best, 0.2).answer == best[0]
+    assert decided(plain, 0.4).answer is None
+    assert decided(plain, 0.2).answer == best[0]
     strict = answer_decoder(unanswerable=True, thresholds={NO_ANSWER: 0.5})
-    assert strict.decide(0, best, 0.4).answer == best[0]
-    assert strict.decide(0, best, 0.6).score == 0.6
-    assert answer_decoder().decide(0, best, None).answer == best[0]
-    assert answer_decoder().decide(0, [], None).to_dict()["answer"] == ""
+    assert decided(strict, 0.4).answer == best[0]
+    assert decided(strict, 0.6).score == 0.6
+    assert decided(answer_decoder(), None).answer == best[0]
+    assert decided(answer_decoder(), None, ()).to_dict()["answer"] == ""
 
 
 # Data

@@ -105,6 +105,13 @@ def at(task: Any, temperature: float | None) -> Any:
     return replace(task, state=replace(task.state, temperature=temperature))
 
 
+def decided(task: Any, probabilities: np.ndarray) -> list[TextPrediction]:
+    """The predictions of a task for texts with these probabilities [N, C]."""
+    scores = [dict(zip(task.state.labels, row.tolist(), strict=True)) for row in probabilities]
+    raw = [TextPrediction(id, None, scores=of_text) for id, of_text in enumerate(scores)]
+    return [task.state.decide(prediction) for prediction in raw]
+
+
 def list_of(value: Any) -> list[float]:
     return (
         list(value.values())
@@ -134,10 +141,10 @@ def test_errors_with_and_without(workdir: Path, tmp_path: Path):
     task, _ = load_task(config, task_name)
     gold = [TextExample(i, "x", label=label) for i, label in enumerate(["early", "late"])]
     probabilities = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05]])
-    plain = [task.state.decide(i, row) for i, row in enumerate(probabilities)]
+    plain = decided(task, probabilities)
     assert "ece" not in task.score(gold, plain)
     task = at(task, 4.0)
-    scores = task.score(gold, [task.state.decide(i, row) for i, row in enumerate(probabilities)])
+    scores = task.score(gold, decided(task, probabilities))
     assert scores["ece_uncalibrated"] == pytest.approx(0.4)
     root = probabilities[0] ** 0.25
     assert scores["ece"] == pytest.approx(abs(root[0] / root.sum() - 0.5))
@@ -151,10 +158,10 @@ def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet([0.3] * 3, 200)
     gold = [TextExample(i, "x", label=str(rng.choice(list(task.state.labels)))) for i in range(200)]
-    predicted = [task.state.decide(i, row) for i, row in enumerate(probabilities)]
+    predicted = decided(task, probabilities)
     fitted, after, _ = calibrate(task, gold, predicted)
     assert [p.label for p in after] == [p.label for p in predicted]
-    assert [task.state.decide(i, row) for i, row in enumerate(probabilities)] == predicted
+    assert decided(task, probabilities) == predicted
     other = TextPrediction(200, "late", 1.0, dict.fromkeys(task.state.labels, 1 / 3))
     again, *_ = calibrate(task, [*gold, TextExample(200, "x")], [*predicted, other])
     assert again.state.temperature == pytest.approx(fitted.state.temperature, rel=1e-6)
@@ -167,9 +174,9 @@ def test_predictions_of_validation_are_cross_fitted(workdir: Path, tmp_path: Pat
     rng = np.random.default_rng(0)
     labels = list(task.state.labels)
     gold = [TextExample(i, f"{i}", label=str(rng.choice(labels))) for i in range(60)]
-    predicted = [task.state.decide(i, row) for i, row in enumerate(rng.dirichlet([0.3] * 3, 60))]
+    predicted = decided(task, rng.dirichlet([0.3] * 3, 60))
     fitted, crossed, note = calibrate(task, gold, predicted)
-    same = [fitted.apply_fitted(*pair) for pair in zip(gold, predicted, strict=True)]
+    same = [fitted.state.decide(prediction) for prediction in predicted]
     loss, best = (
         -sum(np.log(p.scores[e.label]) for e, p in zip(gold, each, strict=True))
         for each in (crossed, same)
