@@ -95,7 +95,7 @@ def loss_targets(
 def class_losses(
     config: LabelConfig, logits: Tensor, target: Tensor, loss_inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Compute losses and class weights of rows: logits [N, C], target [N] -> [N], [N].
+    """Compute weighted losses and class weights of rows: logits [N, C], target [N] -> [N], [N].
 
     Rows whose target is ``IGNORED`` have neither. ``loss_inputs`` are the ``loss_targets``. With
     label smoothing e, gold has the probability 1 - e + e / C and each other class e / C; the weight
@@ -111,8 +111,8 @@ def class_losses(
     losses, known = _focal(config, losses), target != IGNORED
     if (weights := loss_inputs.get("class_weight")) is None:
         return losses, known.to(logits.dtype)
-    weights = weights.to(logits.dtype)
-    return losses, weights.index_select(0, target.masked_fill(~known, 0)) * known
+    weights = weights.to(logits.dtype).index_select(0, target.masked_fill(~known, 0)) * known
+    return losses * weights, weights
 
 
 def vote_losses(

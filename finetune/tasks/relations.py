@@ -231,10 +231,9 @@ class RelationTask(WordTask):
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the summed loss of the pairs [N, 1 + C], and their summed weight."""
-        losses, weights = class_losses(
-            self.state.config, logits, batch.targets["label"], batch.targets
-        )
-        return (losses * weights).sum(), weights.sum()
+        targets = batch.targets
+        losses, weights = class_losses(self.state.config, logits, targets["label"], targets)
+        return losses.sum(), weights.sum()
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[np.ndarray]:
         """Compute the probabilities [1 + C] of each pair."""

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset, split_at_gold
@@ -238,23 +237,12 @@ class SpanNerTask(WordTask):
         contribution of entities to the loss.
         """
         target, config = batch.targets["span"], self.state.config
-        known = target != IGNORED
-        is_plain = config.loss == "ce" and self.state.class_weights is None
-        if config.multi_label and is_plain:
-            total = functional.binary_cross_entropy_with_logits(
-                logits,
-                target.to(logits.dtype) * known,
-                weight=known.to(logits.dtype),
-                reduction="sum",
-            )
-        elif is_plain:
-            total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
-        elif config.multi_label:
-            total = (label_losses(config, logits, target * known, batch.targets) * known).sum()
+        if config.multi_label:
+            known = target != IGNORED
+            losses = label_losses(config, logits, target * known, batch.targets) * known
         else:
-            losses, weights = class_losses(config, logits, target, batch.targets)
-            total = (losses * weights).sum()
-        return total, batch.targets["num_words"]
+            losses, _ = class_losses(config, logits, target, batch.targets)
+        return losses.sum(), batch.targets["num_words"]
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[ScoredCandidates]:
         """Decode the candidates of each sequence whose score could reach a threshold."""

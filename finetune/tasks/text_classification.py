@@ -201,19 +201,17 @@ class TextClassificationTask(Task):
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the summed loss of classes or labels, or squared error, of logits [N, C]."""
-        label, weight = batch.targets["label"], batch.targets["weight"].to(logits.dtype)
-        config = self.state.config
+        config, targets, weights = self.state.config, batch.targets, torch.ones_like(logits[:, 0])
         if self.state.problem == "regression":
-            losses = (logits[:, 0] - label.to(logits.dtype)) ** 2
+            losses = (logits[:, 0] - targets["label"].to(logits.dtype)) ** 2
         elif self.state.problem == "multi":
-            losses = label_losses(config, logits, label, batch.targets).mean(1)
+            losses = label_losses(config, logits, targets["label"], targets).mean(1)
         elif self.state.votes:
-            losses, of_votes = vote_losses(config, logits, batch.targets["votes"], batch.targets)
-            return (losses * weight).sum(), (of_votes * weight).sum()
+            losses, weights = vote_losses(config, logits, targets["votes"], targets)
         else:
-            losses, of_class = class_losses(config, logits, label, batch.targets)
-            weight = weight * of_class
-        return (losses * weight).sum(), weight.sum()
+            losses, weights = class_losses(config, logits, targets["label"], targets)
+        of_windows = targets["weight"].to(logits.dtype)
+        return (losses * of_windows).sum(), (weights * of_windows).sum()
 
     def decode(self, logits: Any, batch: Batch) -> list[np.ndarray]:
         """Compute the probabilities [C] of each sequence (regression: the number)."""

@@ -183,13 +183,9 @@ class TokenClassificationTask(WordTask):
         """
         if isinstance(logits, CrfScores):
             return chain_loss(logits, batch)
-        target, config = batch.targets["tag"], self.state.config
-        plain = config.loss == "ce" and not config.label_smoothing
-        if not plain or self.state.class_weights is not None:
-            losses, weights = class_losses(config, logits, target, batch.targets)
-            return (losses * weights).sum(), weights.sum()
-        total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
-        return total, (target != IGNORED).sum()
+        targets = batch.targets
+        losses, weights = class_losses(self.state.config, logits, targets["tag"], targets)
+        return losses.sum(), weights.sum()
 
     def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[Any]:
         """Compute log-probabilities [words, C] of the core words of each sequence, or a chain."""
