@@ -29,7 +29,7 @@ from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
-from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences
 from finetune.tasks.base import BatchLoss, Task, starting_model
 from finetune.tasks.state import TaskState
 from finetune.types import (
@@ -209,7 +209,8 @@ class SentenceTask(Task):
             result.append([objective.sequence(example.id, n, ids, label) for n, ids in cut])
         return result, num_cut
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> dict[str, Tensor]:
+    def _targets(self, sequences: FlatSequences) -> dict[str, Tensor]:
+        rows = sequences.targets or {}
         if "token" in rows:  # of pairs for cmlm
             targets = {
                 name: torch.from_numpy(rows[name].values.astype(np.int64))

@@ -7,7 +7,7 @@ Pretraining". An example is a block of whole lines that makes one sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from finetune.data import Dataset
 from finetune.data.preparation import limited
 from finetune.models.warm_start import LANGUAGE_MODELS
-from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
 from finetune.preprocessing.masking import MASK_KINDS, Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import (
@@ -122,8 +122,8 @@ class PretrainingTask(MaskedTask):
     def _packed_targets(self, example: TextBlock, *parts: list[int]) -> Any:
         return None
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> dict[str, Tensor]:
-        targets = super()._targets(rows, sequences)
+    def _targets(self, sequences: FlatSequences) -> dict[str, Tensor]:
+        targets = super()._targets(sequences)
         if "left" in targets:  # rows of the subwords beside the span of each target, -1 for none
             begins = begins_of(sequences).repeat_interleave(targets["number"])
             offset = targets["position"] - begins - targets["left"] - 1

@@ -23,7 +23,7 @@ from finetune.evaluation.calibration import calibration_scores
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.models.warm_start import ReusableHead, WarmStart
-from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged, whole
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, whole
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
 from finetune.tasks.state import TaskState
@@ -47,8 +47,6 @@ Windows = Sequence[TokenSequence]
 """The sequences of one example."""
 WindowTargets = Sequence[Mapping[str, Sequence[float]]] | None
 """The target of each window: numbers by name."""
-BatchTargets = dict[str, torch.Tensor]
-"""The targets of a batch by name."""
 Fitted = tuple[dict[str, Any], str]
 """Fitted fields of a state, and a note about them."""
 Scores = dict[str, float]
@@ -135,10 +133,19 @@ class Task(ABC):
         """The notes on its data, and on the model that a new one begins with."""
         return [*data.notes, *([] if self.warm_start is None else [self.warm_start.note])]
 
+    def _load(self, load: Callable[..., M], folder: str | Path | None, **settings: Any) -> M:
+        """Make a new model for the labels by ``load`` with settings, or load the one saved."""
+        if folder is not None:
+            return load(str(folder))
+        model = load(labels=list(self.state.labels), **settings, **starting_model(self))
+        if self.warm_start is not None:
+            self.warm_start.copy_head(model)
+        return model
+
     def collate(self, sequences: Iterable[TokenSequence]) -> dict[str, torch.Tensor]:
         """Make the targets of a batch of sequences, in their order; none if gold is missing."""
         flat = FlatSequences.of(sequences)
-        return {} if flat.targets is None else self._targets(flat.targets, flat)
+        return {} if flat.targets is None else self._targets(flat)
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics by name from predictions of examples in order; none without gold."""
@@ -201,9 +208,9 @@ class Task(ABC):
         word_dtype = whole(2 * self.state.max_length)  # of two texts of a pair
         return EncodedExamples.of(encoded, num_cut, self.tokenizer.id_dtype, word_dtype)
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
+    def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         """Whole numbers become int64, as torch's losses need them."""
-        arrays = {name: target.values for name, target in rows.items()}
+        arrays = {name: target.values for name, target in (sequences.targets or {}).items()}
         return {
             name: torch.from_numpy(values.astype(np.int64) if values.dtype.kind in "iu" else values)
             for name, values in arrays.items()
@@ -269,18 +276,6 @@ class Task(ABC):
 
     soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = None
     """The loss against a teacher (``soft_losses``); None if the task cannot be distilled."""
-
-
-def labeled_model(
-    task: Task, load: Callable[..., M], folder: str | Path | None, /, **settings: Any
-) -> M:
-    """Make a new model for the labels of a task by ``load`` with settings, or load one saved."""
-    if folder is not None:
-        return load(str(folder))
-    model = load(labels=list(task.state.labels), **settings, **starting_model(task))
-    if task.warm_start is not None:
-        task.warm_start.copy_head(model)
-    return model
 
 
 def starting_model(task: Task) -> dict[str, Any]:

@@ -26,17 +26,9 @@ from finetune.data.text_labels import labeled
 from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
-from finetune.preprocessing.encodings import FlatSequences, Ragged
+from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.texts import check_prepared_characters, check_size
-from finetune.tasks.base import (
-    BatchTargets,
-    Fitted,
-    SequencesOfExamples,
-    Task,
-    Windows,
-    WindowTargets,
-    labeled_model,
-)
+from finetune.tasks.base import Fitted, SequencesOfExamples, Task, Windows, WindowTargets
 from finetune.tasks.decoding import log_softmax
 from finetune.tasks.soft_losses import by_question, soft_choice_loss
 from finetune.tasks.state import TaskState
@@ -155,18 +147,19 @@ class ChoiceTask(Task):
             subwords |= dict(zip(((text, second) for text in known), ids, strict=True))
         return subwords
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
+    def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         """``rows`` [Q, C] are the sequences of the choices, -1 where a question has fewer."""
         _, question = np.unique(sequences.example, return_inverse=True)
         choices = np.full((question.max() + 1, sequences.window.max() + 1), -1)
         choices[question, sequences.window] = np.arange(len(sequences))
-        label, right = np.full(len(choices), IGNORED), rows["right"].values.astype(bool)
+        right = super()._targets(sequences)["right"].numpy()
+        label = np.full(len(choices), IGNORED)
         label[question[right]] = sequences.window[right]
         return {"rows": torch.from_numpy(choices), "label": torch.from_numpy(label)}
 
     def model(self, folder: str | Path | None = None) -> ChoiceScorer:
         dropout = self.state.config.classifier_dropout
-        return labeled_model(self, ChoiceScorer.from_pretrained, folder, dropout=dropout)
+        return self._load(ChoiceScorer.from_pretrained, folder, dropout=dropout)
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the summed cross entropy of the right choices, and the number of questions."""

@@ -19,9 +19,9 @@ from torch.nn import functional
 from finetune.data import Dataset
 from finetune.data.text_labels import names_of
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
-from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences
 from finetune.runtime.device import to_device
-from finetune.tasks.base import BatchTargets, starting_model
+from finetune.tasks.base import starting_model
 from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import Batch, TextExample, UserError
 
@@ -51,7 +51,7 @@ class FewShotTask(TextClassificationTask):
             )
         return super().complete(data)
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
+    def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         return {}  # the loss compares vectors
 
     def model(self, folder: str | Path | None = None) -> SentenceEncoder:

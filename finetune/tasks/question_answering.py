@@ -25,11 +25,11 @@ from finetune.data.tables import Table
 from finetune.evaluation.prediction_types.answers import gold_answers
 from finetune.evaluation.prediction_types.squad import best_no_answer_threshold
 from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses
-from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
-from finetune.tasks.base import BatchTargets, Fitted, SequencesOfExamples, Task, labeled_model
+from finetune.tasks.base import Fitted, SequencesOfExamples, Task
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.soft_losses import soft_answer_loss
 from finetune.tasks.state import TaskState
@@ -161,13 +161,13 @@ class QuestionAnsweringTask(Task):
             )
         return notes
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
-        positions = super()._targets(rows, sequences)
+    def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
+        positions = super()._targets(sequences)
         weight = (positions["start"] >= 0).float()
         return {name: row.clamp(min=0) for name, row in positions.items()} | {"weight": weight}
 
     def model(self, folder: str | Path | None = None) -> QuestionAnswerer:
-        return labeled_model(self, QuestionAnswerer.from_pretrained, folder)
+        return self._load(QuestionAnswerer.from_pretrained, folder)
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the summed loss of start and end of the windows, and their number."""

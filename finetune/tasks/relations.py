@@ -25,15 +25,9 @@ from finetune.data.examples import Examples
 from finetune.data.preparation import with_gold
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.marked_spans import Markers, mark_pair
-from finetune.tasks.base import (
-    BatchTargets,
-    SequencesOfExamples,
-    Windows,
-    WindowTargets,
-    labeled_model,
-)
+from finetune.tasks.base import SequencesOfExamples, Windows, WindowTargets
 from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
 from finetune.tasks.decoding import log_softmax
 from finetune.tasks.word_task import WordState, WordTask
@@ -214,15 +208,14 @@ class RelationTask(WordTask):
             notes.append(f"{spans} inside a word: no pairs with them are classified")
         return notes
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
+    def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         state = self.state
         weights = state.class_weights and (1.0, *state.class_weights)
-        targets = super()._targets(rows, sequences)
+        targets = super()._targets(sequences)
         return targets | loss_targets(state.config, weights, state.class_frequencies)
 
     def model(self, folder: str | Path | None = None) -> RelationClassifier:
-        return labeled_model(
-            self,
+        return self._load(
             RelationClassifier.from_pretrained,
             folder,
             subject_id=self._markers.subject_id,

@@ -25,13 +25,13 @@ from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.prediction_types import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.span_candidates import (
     candidate_index,
     num_candidates,
     predicted_candidates,
 )
-from finetune.tasks.base import BatchTargets, Fitted, Scores, Windows, WindowTargets, labeled_model
+from finetune.tasks.base import Fitted, Scores, Windows, WindowTargets
 from finetune.tasks.class_losses import class_losses, class_weights, label_losses, loss_targets
 from finetune.tasks.soft_losses import soft_span_loss
 from finetune.tasks.span_decoding import (
@@ -193,9 +193,9 @@ class SpanNerTask(WordTask):
         note = f"{fraction} out of reach, counted as missed: {reasons}"
         return [*notes, note] if reasons else notes
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
+    def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         """``span`` has the classes of all candidates [S], or 0 and 1 [S, C] with several labels."""
-        state, weights = self.state, self.state.class_weights
+        state, weights, rows = self.state, self.state.class_weights, sequences.targets or {}
         widths = rows["width"].values.tolist()
         ends = np.cumsum([num_candidates(number, state.max_width) for number in widths])
         begins = np.concatenate(([0], ends[:-1]))
@@ -218,8 +218,7 @@ class SpanNerTask(WordTask):
 
     def model(self, folder: str | Path | None = None) -> SpanClassifier:
         state, config = self.state, self.state.config
-        head = labeled_model(
-            self,
+        head = self._load(
             SpanClassifier.from_pretrained,
             folder,
             representation=config.representation,

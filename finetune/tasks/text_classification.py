@@ -35,18 +35,9 @@ from finetune.evaluation.positive import named_positive, positive_label
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
-from finetune.preprocessing.encodings import FlatSequences, Ragged
+from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.texts import encode_apart, encode_texts
-from finetune.tasks.base import (
-    BatchTargets,
-    Fitted,
-    Scores,
-    SequencesOfExamples,
-    Task,
-    Windows,
-    WindowTargets,
-    labeled_model,
-)
+from finetune.tasks.base import Fitted, Scores, SequencesOfExamples, Task, Windows, WindowTargets
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
     class_frequencies,
@@ -174,9 +165,9 @@ class TextClassificationTask(Task):
             target["votes"] = [distribution.get(name, 0.0) for name in labels]
         return [target] * len(windows)
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
+    def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         """``label`` [N] or [N, C], ``weight`` [N], ``votes`` [N, C], and ``loss_targets``."""
-        state, targets = self.state, super()._targets(rows, sequences)
+        state, targets = self.state, super()._targets(sequences)
         several = state.problem == "multi"
         for name in ("votes", "label") if several else ("votes",):
             if name in targets:
@@ -189,9 +180,8 @@ class TextClassificationTask(Task):
         dropout = config.classifier_dropout
         if not config.custom_head:
             load, settings = SequenceClassifier.from_pretrained, {"problem": self.state.problem}
-            return labeled_model(self, load, folder, dropout=dropout, **settings)
-        return labeled_model(
-            self,
+            return self._load(load, folder, dropout=dropout, **settings)
+        return self._load(
             PairClassifier.from_pretrained,
             folder,
             kind=config.pair_encoder,

@@ -9,7 +9,7 @@ of a long sentence is then a separate chain in training, and prediction joins th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import attrgetter
@@ -29,8 +29,8 @@ from finetune.evaluation.calibration import fit_on_words
 from finetune.models.heads.crf import CrfScores, CrfTagger, chain_loss
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import FlatSequences, Ragged
-from finetune.tasks.base import BatchTargets, Fitted, Scores, Windows, WindowTargets, labeled_model
+from finetune.preprocessing.encodings import FlatSequences
+from finetune.tasks.base import Fitted, Scores, Windows, WindowTargets
 from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
 from finetune.tasks.soft_losses import soft_tag_loss
 from finetune.tasks.tag_decoding import TagDecoder
@@ -156,9 +156,9 @@ class TokenClassificationTask(WordTask):
         source, scheme = self.state.source, self.state.scheme
         return tags if source is None or scheme is None else convert_tags(tags, source, scheme)
 
-    def _targets(self, rows: Mapping[str, Ragged], sequences: FlatSequences) -> BatchTargets:
+    def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         """For a CRF also ``allowed`` [W, C], the possible tags of words, if some tag is unknown."""
-        state, targets = self.state, super()._targets(rows, sequences)
+        state, targets = self.state, super()._targets(sequences)
         if not state.config.crf:
             return targets | loss_targets(
                 state.config, state.class_weights, state.class_frequencies
@@ -168,8 +168,8 @@ class TokenClassificationTask(WordTask):
     def model(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:
         if self.state.config.crf:
             scheme = self.state.scheme
-            return labeled_model(self, CrfTagger.from_pretrained, folder, scheme=scheme)
-        tagger = labeled_model(self, TokenClassifier.from_pretrained, folder)
+            return self._load(CrfTagger.from_pretrained, folder, scheme=scheme)
+        tagger = self._load(TokenClassifier.from_pretrained, folder)
         tagger.subwords = "all" if self.state.all_subwords else "first"
         return tagger
 

@@ -9,7 +9,7 @@ from finetune.config.description import TaskDescription
 from finetune.config.tasks import CONFIGS
 from finetune.preprocessing.texts import encode_texts
 from finetune.registry import TASKS, TaskPaths
-from finetune.tasks.base import Task, labeled_model
+from finetune.tasks.base import Task
 from tests import fixtures as fx
 
 
@@ -30,7 +30,7 @@ class RankTask(Task):
         return [{"rank": [int(example.label or 0)]}]
 
     def model(self, folder=None):
-        return labeled_model(self, SequenceClassifier.from_pretrained, folder, problem="multi")
+        return self._load(SequenceClassifier.from_pretrained, folder, problem="multi")
 
     def loss(self, logits, batch):
         at_least = batch.targets["rank"][:, None] > torch.arange(logits.shape[1])

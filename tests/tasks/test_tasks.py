@@ -120,7 +120,7 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
 
 REQUIRED = {"state_class", "gold", "derive", "_sequences", "model", "loss", "decode", "postprocess"}
 REQUIRED |= {"_window_targets"}  # unless ``_sequences`` makes the targets
-COMMON = {"tokenizer", "warm_start", "description", "name", "notes", "collate", "score"}
+COMMON = {"tokenizer", "warm_start", "description", "name", "notes", "_load", "collate", "score"}
 
 
 def public(cls: type) -> set[str]:
