@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from filelock import FileLock
 import finetune
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
+from finetune.inference.predictor import Predictor
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task, save_task
 from finetune.training.scoring import FitResult
@@ -169,6 +171,14 @@ def untrained(task: str, rows: list[Any], **settings: Any) -> Path:
         save_task(made, out / "best")
 
     return made(task, (rows, settings), make)
+
+
+def stream(task: Any, head: Any, examples: Iterable[Any], **options: Any) -> Iterator[Any]:
+    """The predictions of a saved model for a stream of examples."""
+    with tempfile.TemporaryDirectory() as folder:
+        head.save_pretrained(folder)
+        save_task(task, Path(folder))
+        return Predictor(folder).stream(examples, **options)
 
 
 def made(name: str, choices: Any, make: Callable[[Path], Any]) -> Path:

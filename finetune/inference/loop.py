@@ -1,17 +1,15 @@
 """The one loop without gradients, and predictions with it: encode, batch, forward, decode, order.
 
-``forward_passes`` serves perplexity, and through ``values_of_examples`` predictions, embeddings,
-explanations and ranking.
-``predict`` serves validation, ``finetune predict``, ``Predictor`` and the pipelines.
+``values_of_examples`` serves embeddings, explanations, perplexity and ranking, and through
+``predict`` validation, ``Predictor`` and the pipelines.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +23,6 @@ from finetune.models.graphs import replayed_passes
 from finetune.models.master_weights import casting
 from finetune.models.shapes import RowShape
 from finetune.preprocessing.batching import grouped, pack
-from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
 from finetune.runtime.device import batch_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
@@ -85,7 +82,7 @@ def predict(
     options = pass_options(task, device) | ({"precision": precision} if precision else {})
     targets = task.collate if task.description.reads_targets else None
     values = values_of_examples(
-        head, encoded, task.decode, targets, reporter=reporter, title=title, **options
+        head, encoded, task.decode, targets=targets, reporter=reporter, title=title, **options
     )
     predicted: list[Any] = [None] * len(mine)
     for number, of_windows in values:
@@ -101,48 +98,8 @@ def predict(
     return [of_all[n % num_processes][n // num_processes] for n in range(len(examples))]
 
 
-def values_of_examples(
-    model: Any,
-    encoded: EncodedExamples,
-    decode: Callable[[Any, Batch], Any],
-    targets: Callable[[FlatSequences], dict[str, torch.Tensor]] | None = None,
-    **options: Any,
-) -> Generator[tuple[int, list[Any]]]:
-    """Compute a value for each sequence, without gradients.
-
-    Yields the number of each example, in no order, and the values of its sequences, in theirs.
-
-    Args:
-        model: As for ``forward_passes``.
-        encoded: The sequences of examples.
-        decode: Returns the values of the sequences of a batch from the output and the batch.
-        targets: Returns the targets of some sequences, if the model reads them.
-        options: Further arguments of ``forward_passes``.
-    """
-    sequences, bounds = encoded.sequences, encoded.offsets.tolist()
-
-    def batch_of(rows: Array) -> Batch:
-        chosen = sequences.take(rows)
-        return pack(chosen, targets and targets(chosen))
-
-    missing = encoded.num_windows.tolist()
-    yield from ((number, []) for number, count in enumerate(missing) if not count)
-    example_of = np.repeat(np.arange(len(missing)), missing).tolist()
-    values: list[Any] = [None] * len(sequences)
-    passes = forward_passes(model, sequences.lengths, batch_of, decode, **options)
-    with contextlib.closing(passes):
-        for rows, of_batch in passes:
-            for row, value in zip(rows.tolist(), of_batch, strict=True):
-                values[row], number = value, example_of[row]
-                missing[number] -= 1
-                if not missing[number]:
-                    start, end = bounds[number : number + 2]
-                    yield number, values[start:end]
-                    values[start:end] = [None] * (end - start)
-
-
 def pass_options(task: Task, device: torch.device) -> dict[str, Any]:
-    """The arguments of ``forward_passes`` for a model of a task on a device."""
+    """The arguments of ``values_of_examples`` for a model of a task on a device."""
     max_tokens = task.state.config.max_tokens
     return {"device": device, "precision": precision_on(task, device), "max_tokens": max_tokens}
 
@@ -154,44 +111,66 @@ def precision_on(task: Task, device: torch.device) -> str:
     return "fp32" if precision == "fp16" and device.type == "cpu" else precision
 
 
-def forward_passes(
+def values_of_examples(
+    model: Any, encoded: EncodedExamples, decode: Callable[[Any, Batch], Any], **options: Any
+) -> Generator[tuple[int, list[Any]]]:
+    """Compute a value for each sequence, without gradients and dropout.
+
+    Yields the number of each example, in no order, and the values of its sequences, in theirs.
+    Close the generator, which ends the thread that makes batches in advance.
+
+    Args:
+        model: A head or an encoder, on the device.
+        encoded: The sequences of the examples.
+        decode: Returns a value for each sequence of a batch from the output (in at least float32)
+            and the batch.
+        options: ``device``, that of the model; ``forward``, which returns the output of a batch, by
+            default the model's; ``targets``, which returns the targets of sequences, if the model
+            reads them; ``precision``: ``bf16``, ``fp16`` or ``fp32``, the default; ``max_tokens``
+            of a forward pass, by default what suits the device (on a CPU there are at most
+            ``CPU_TOKENS``); and ``reporter``, which shows the progress in batches under ``title``.
+    """
+    bounds = encoded.offsets.tolist()
+    missing = encoded.num_windows.tolist()  # the number of values that an example still lacks
+    yield from ((number, []) for number, count in enumerate(missing) if not count)
+    example_of = np.repeat(np.arange(len(missing)), missing).tolist()
+    values: list[Any] = [None] * len(encoded.sequences)
+    with contextlib.closing(_passes(model, encoded.sequences, decode, **options)) as passes:
+        for rows, of_batch in passes:
+            for row, value in zip(rows.tolist(), of_batch, strict=True):
+                values[row], number = value, example_of[row]
+                missing[number] -= 1
+                if not missing[number]:
+                    start, end = bounds[number : number + 2]
+                    yield number, values[start:end]
+                    values[start:end] = [None] * (end - start)
+
+
+def _passes(
     model: Any,
-    lengths: Array,
-    batch_of: Callable[[Array], Batch],
+    sequences: FlatSequences,
     decode: Callable[[Any, Batch], R],
     *,
-    forward: Callable[[Batch], Any] | None = None,
     device: torch.device,
+    forward: Callable[[Batch], Any] | None = None,
+    targets: Callable[[FlatSequences], dict[str, torch.Tensor]] | None = None,
     precision: str = "fp32",
     max_tokens: int | None = None,
     reporter: Reporter | None = None,
     title: str = "predicting",
 ) -> Generator[tuple[Array, R]]:
-    """Compute N sequences without gradients and dropout, in batches of similar lengths.
-
-    Yields the rows of each batch and what ``decode`` returns for them, the shortest sequences
-    first. Close the generator, which ends the thread that makes batches in advance.
-
-    Args:
-        model: A head or an encoder, on the device.
-        lengths: The number of tokens of each sequence [N].
-        batch_of: Returns the batch of some rows, on the CPU. It runs in another thread.
-        decode: Returns the results from the output (in at least float32) and the batch.
-        forward: Returns the output of a batch; by default the model's.
-        device: See ``model``.
-        precision: ``bf16``, ``fp16`` or ``fp32``.
-        max_tokens: Tokens of a forward pass; None is what suits the device. On a CPU there are at
-            most ``CPU_TOKENS``.
-        reporter: Shows the progress in batches under ``title``.
-        title: See ``reporter``.
-    """
-    budget = max_tokens or default_max_tokens(device.type)
+    lengths, budget = sequences.lengths, max_tokens or default_max_tokens(device.type)
     groups = grouped(lengths, min(budget, CPU_TOKENS) if device.type == "cpu" else budget)
     if any(module.training for module in model.modules()):  # `eval()` takes longer
         model.eval()
     if reporter:
         reporter.start(title, len(groups), unit="batch")
-    packed = (batch_of(group) for group in groups)
+
+    def batch_of(rows: Array) -> Batch:
+        chosen = sequences.take(rows)
+        return pack(chosen, targets and targets(chosen))
+
+    packed = (batch_of(rows) for rows in groups)
     batches = ahead(packed) if len(groups) > 1 else packed
     encoder = model if isinstance(model, Encoder) else model.encoder
     # outputs are copied on another stream, to decode a batch while the device computes the next
@@ -199,14 +178,14 @@ def forward_passes(
     waiting: deque[tuple[Array, Batch, Any, Any]] = deque()
 
     def decoded() -> tuple[Array, R]:
-        group, batch, output, computed = waiting.popleft()
+        rows, batch, output, computed = waiting.popleft()
         with torch.cuda.stream(stream), torch.autocast(device.type, enabled=False):
             if stream is not None:
                 stream.wait_event(computed)
             result = decode(output, batch)
         if stream is not None:
             stream.synchronize()  # the memory of the output is free now
-        return group, result
+        return rows, result
 
     of_groups = map(lengths.__getitem__, groups)
     replaying = replayed_passes(
@@ -214,12 +193,12 @@ def forward_passes(
     )
     in_precision = casting(model, precision, device)
     with torch.no_grad(), in_precision, replaying, contextlib.closing(batches):
-        for done, (group, batch) in enumerate(zip(groups, batches, strict=True), 1):
+        for done, (rows, batch) in enumerate(zip(groups, batches, strict=True), 1):
             model.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
             batch = batch_to_device(batch, device)
             output = full_precision((forward or model)(batch))
             computed = None if stream is None else torch.cuda.current_stream(device).record_event()
-            waiting.append((group, batch, output, computed))
+            waiting.append((rows, batch, output, computed))
             if device.type == "cpu" or len(waiting) > 1:
                 yield decoded()
             if reporter:
@@ -246,72 +225,6 @@ def chunks(
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def stream_predictions(
-    task: Task,
-    head: Any,
-    examples: Iterable[Any],
-    accelerator: Accelerator | None = None,
-    *,
-    chunk: int | None = None,
-    skip: int = 0,
-    decide: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = lambda _, items: items,
-    counts: Counter[str] | None = None,
-    reporter: Reporter | None = None,
-) -> Generator[Prediction]:
-    """Predict a stream of examples of any length, in order and in bounded memory (``predict``).
-
-    Sentences are read in the context of their document if the model was trained with ``--context``.
-    Close the generator, which ends the thread that reads and encodes the next examples.
-
-    Args:
-        task: The task of the model.
-        head: The model, on the accelerator's device.
-        examples: The examples. The ids of neighboring ones must differ.
-        accelerator: The device and the processes that divide the work.
-        chunk: Number of examples of each process to predict at a time.
-        skip: Number of first examples to read as context alone.
-        decide: Returns the predictions of examples with the decisions on them.
-        counts: Gets the number of texts or words that were ``cut``, of examples
-            ``without document`` for a model that reads context, and of ``blank`` texts, whose
-            predictions have no label.
-        reporter: Shows the progress in batches.
-    """
-    accelerator = accelerator or make_accelerator()
-    index, num_processes = accelerator.process_index, accelerator.num_processes
-    counts = Counter() if counts is None else counts
-    if reach := task.state.context_words:
-        examples = surrounded(examples, reach, keep=True)
-    size = (chunk or CHUNK) * num_processes
-    of_all = chunks(islice(examples, skip, None), size)
-    if not (first := next(of_all, None)):
-        return
-    shards: Iterator[list[Any]] = (items[index::num_processes] for items in chain([first], of_all))
-    read = ((shard, *without_blank(task, shard)) for shard in shards)
-    ready = ((shard, filled, blank, task.encode(filled)) for shard, filled, blank in read)
-    # a thread takes longer to start than a few examples to encode
-    prepared = ready if len(first) < size else ahead(ready, most=1)
-    with contextlib.closing(prepared):
-        for shard, filled, blank, encoded in prepared:
-            options: dict[str, Any] = {"device": accelerator.device, "reporter": reporter}
-            predicted = predict(task, head, filled, encoded=encoded, **options)
-            by_id = {prediction.id: prediction for prediction in predicted} | blank
-            decided = list(decide(shard, [by_id[example.id] for example in shard]))
-            alone = sum(example.document is None for example in shard) if reach else 0
-            numbers = {"cut": encoded.num_cut, "blank": len(blank), "without document": alone}
-            by_process = gather_object([(decided, numbers)])
-            for _, of_process in by_process:
-                counts.update(of_process)
-            for turn in zip_longest(*(predictions for predictions, _ in by_process)):
-                yield from (prediction for prediction in turn if prediction is not None)
-
-
-def without_blank(task: Task, examples: Sequence[Any]) -> tuple[list[Any], dict[int, Prediction]]:
-    """Divide examples: those that have text, and the predictions for the blank ones by id."""
-    empty = {example.id: task.state.of_blank(example) for example in examples}
-    blank = {id: prediction for id, prediction in empty.items() if prediction is not None}
-    return [example for example in examples if example.id not in blank], blank
 
 
 def full_precision(logits: Any) -> Any:

@@ -8,15 +8,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import threading
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accelerate.utils import gather_object
 
 from finetune.config.tasks import choices
 from finetune.data.in_memory import input_table, is_from
@@ -24,14 +28,18 @@ from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
 from finetune.evaluation.prediction_types import TYPES
 from finetune.inference.explanation import Explanation, explain, require_explained
-from finetune.inference.loop import precision_on, stream_predictions, without_blank
+from finetune.inference.loop import CHUNK, chunks, precision_on, predict
 from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors, directions
 from finetune.models.master_weights import cast_weights
+from finetune.preprocessing.context import surrounded
+from finetune.preprocessing.encodings import EncodedExamples
 from finetune.preprocessing.texts import Input
 from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.processes import require_precision
+from finetune.runtime.progress import Reporter
 from finetune.runtime.row_files import with_columns, with_same_columns
+from finetune.runtime.workers import ahead
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import with_threshold
@@ -227,13 +235,9 @@ class Predictor:
             return [[] for _ in examples]
         cosines = of_examples @ vectors.T
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :number]
-        _, blank = without_blank(self.task, examples)
-        rows = zip(examples, cosines, best.tolist(), strict=True)
         return [
-            [Neighbor(float(row[i]), training[i]) for i in order if example.id not in blank]
-            if row.any()
-            else []
-            for example, row, order in rows
+            [Neighbor(float(row[i]), training[i]) for i in order] if row.any() else []
+            for row, order in zip(cosines, best.tolist(), strict=True)
         ]
 
     @functools.cached_property
@@ -261,33 +265,76 @@ class Predictor:
         return list(self._examples(inputs))
 
     def stream(
-        self, inputs: Iterable[Given], *, skip: int = 0, **options: Any
+        self,
+        inputs: Iterable[Given],
+        *,
+        chunk: int | None = None,
+        skip: int = 0,
+        counts: Counter[str] | None = None,
+        reporter: Reporter | None = None,
     ) -> Generator[Prediction]:
         """Predict a stream of inputs, in order and in bounded memory.
 
-        Args:
-            inputs: As for ``predict``, or examples. Sentences whose examples name a document are
-                read in context if the model was trained with ``--context``.
-            skip: Number of first inputs that are read, as context, and not predicted.
-            options: ``counts`` and ``reporter`` of ``stream_predictions``.
-        """
-        options |= {"skip": skip, "decide": self._decide}
-        examples = self._examples(inputs)
-        return stream_predictions(self.task, self.model, examples, self.accelerator, **options)
+        Close the generator, which ends the thread that reads and encodes the next inputs.
 
-    def _decide(
-        self, examples: Sequence[Any], predictions: Sequence[Prediction]
-    ) -> Sequence[Prediction]:
+        Args:
+            inputs: As for ``predict``, or examples, of which the ids of neighboring ones differ.
+                Sentences whose examples name a document are read in context if the model was
+                trained with ``--context``.
+            chunk: Number of inputs of each process to predict at a time.
+            skip: Number of first inputs that are read, as context, and not predicted.
+            counts: Gets the number of texts or words that were ``cut``, of examples
+                ``without document`` for a model that reads context, and of ``blank`` texts, whose
+                predictions have no label.
+            reporter: Shows the progress in batches.
+        """
+        task, index = self.task, self.accelerator.process_index
+        num_processes = self.accelerator.num_processes
+        counts = Counter() if counts is None else counts
+        examples: Iterator[Any] = self._examples(inputs)
+        if reach := task.state.context_words:
+            examples = surrounded(examples, reach, keep=True)
+        size = (chunk or CHUNK) * num_processes
+        of_all = chunks(islice(examples, skip, None), size)
+        if not (first := next(of_all, None)):
+            return
+        shards = (items[index::num_processes] for items in chain([first], of_all))
+        ready = (self._encoded(shard) for shard in shards)
+        # a thread takes longer to start than a few examples to encode
+        prepared = ready if len(first) < size else ahead(ready, most=1)
+        options: dict[str, Any] = {"device": self.accelerator.device, "reporter": reporter}
+        with contextlib.closing(prepared):
+            for shard, filled, encoded, blank in prepared:
+                predicted = predict(task, self.model, filled, encoded=encoded, **options)
+                by_id = {prediction.id: prediction for prediction in predicted} | blank
+                decided = self._decide(shard, [by_id[example.id] for example in shard])
+                alone = sum(example.document is None for example in shard) if reach else 0
+                numbers = {"cut": encoded.num_cut, "blank": len(blank), "without document": alone}
+                by_process = gather_object([(decided, numbers)])
+                for _, of_process in by_process:
+                    counts.update(of_process)
+                for turn in zip_longest(*(predictions for predictions, _ in by_process)):
+                    yield from (prediction for prediction in turn if prediction is not None)
+
+    def _encoded(
+        self, examples: list[Any]
+    ) -> tuple[list[Any], list[Any], EncodedExamples, dict[int, Prediction]]:
+        of_blank = ((example.id, self.task.state.of_blank(example)) for example in examples)
+        blank = {id: prediction for id, prediction in of_blank if prediction is not None}
+        filled = [example for example in examples if example.id not in blank]
+        return examples, filled, self.task.encode(filled), blank
+
+    def _decide(self, examples: Sequence[Any], predictions: list[Prediction]) -> list[Prediction]:
         if self.decisions == Decisions():
             return predictions
         distances: dict[int, float] = {}
-        filled, _ = without_blank(self.task, examples)
-        if self.training_vectors is not None and filled:
-            vectors = decision_vectors(self.task, self.model, filled, self.accelerator)
-            known: Any = vectors.any(axis=1)  # else the example has no sequence
-            if known.any():
-                values = iter(self.training_vectors.distances(vectors[known]).tolist())
-                distances = {e.id: next(values) for e, k in zip(filled, known, strict=True) if k}
+        if self.training_vectors is not None:
+            vectors = decision_vectors(self.task, self.model, examples, self.accelerator)
+            has_vector: Any = vectors.any(axis=1)
+            known = [example.id for example, has in zip(examples, has_vector, strict=True) if has]
+            if known:
+                values = self.training_vectors.distances(vectors[has_vector])
+                distances = dict(zip(known, values.tolist(), strict=True))
         pairs = zip(predictions, examples, strict=True)
         return [self.decisions.apply(*pair, distances.get(pair[1].id)) for pair in pairs]
 

@@ -23,7 +23,6 @@ from finetune.inference.loop import (
     pass_options,
     precision_on,
     values_of_examples,
-    without_blank,
 )
 from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.encodings import Array
@@ -49,7 +48,8 @@ def decision_vectors(
 
     It is the last hidden state of the first token (or the pooled vector, as the model was trained)
     of texts and pairs, and the mean of the words of a sentence. The vector of an example of several
-    windows is their mean, of words weighted by their number. Every process computes all.
+    windows is their mean, of words weighted by their number. That of a blank text, and of an
+    example without a sequence, is 0. Every process computes all.
 
     Args:
         task: The task of the model.
@@ -58,7 +58,8 @@ def decision_vectors(
         accelerator: The device.
     """
     device = (accelerator or make_accelerator()).device
-    encoded = task.encode(examples)
+    filled = [n for n, example in enumerate(examples) if task.state.of_blank(example) is None]
+    encoded = task.encode([examples[number] for number in filled])
     num_words = np.maximum(encoded.sequences.num_words, 1)
     values = values_of_examples(
         head,
@@ -69,11 +70,11 @@ def decision_vectors(
     )
     windows = {number: vectors for number, vectors in values if vectors}
     width = len(next(iter(windows.values()))[0]) if windows else 0
-    means = np.zeros((len(examples), width), np.float32)  # of an example without a sequence
+    means = np.zeros((len(examples), width), np.float32)
     for number, vectors in windows.items():
         rows = slice(*encoded.offsets[number : number + 2])
         weights = num_words[rows] if task.description.words else None
-        means[number] = np.average(vectors, 0, weights)
+        means[filled[number]] = np.average(vectors, 0, weights)
     return means
 
 
@@ -155,9 +156,7 @@ def choose_distance(task: Task, model: Path, split: str, rate: float, *, save: b
     cast_weights(head, precision_on(task, accelerator.device))
     vectors = {}
     for name, examples in data.splits.items():
-        filled, _ = without_blank(task, examples[:MOST_VECTORS])
-        of_split = decision_vectors(task, head, filled, accelerator)
-        # an example without a sequence, such as a sentence without two spans, has no vector
+        of_split = decision_vectors(task, head, examples[:MOST_VECTORS], accelerator)
         vectors[name] = of_split[of_split.any(axis=1)]
     statistics = TrainingVectors.fit(vectors["train"])
     distances = {name: statistics.distances(of_split) for name, of_split in vectors.items()}

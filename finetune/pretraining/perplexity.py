@@ -8,13 +8,12 @@ By word, the later subwords of the same word are masked too: otherwise they give
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -23,10 +22,10 @@ from scipy.special import expit
 from finetune.cli.output import open_rows, print_tables
 from finetune.data import read_text_file
 from finetune.data.word_splitting import split_words
-from finetune.inference.loop import chunks, forward_passes
-from finetune.models.heads.masked_lm import MaskedLanguageModel
+from finetune.inference.loop import chunks, values_of_examples
+from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
 from finetune.models.loading import MissingHead
-from finetune.preprocessing.batching import pack
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import windows
 from finetune.runtime.launch import make_accelerator
@@ -61,17 +60,6 @@ class TextScore:
         """exp of the mean negative log-probability of a subword; None without subwords."""
         number = len(self.subwords)
         return math.exp(-self.log_likelihood / number) if number else None
-
-
-class _Copy(NamedTuple):
-    """A copy of the subwords ``start .. end-1`` of a text, to predict the subword ``target``; the
-    subwords ``target .. masked_end-1`` are masked."""
-
-    text: Sequence[int]
-    start: int
-    end: int
-    target: int
-    masked_end: int
 
 
 class TextScorer:
@@ -130,13 +118,18 @@ class TextScorer:
         unknown: Any = self.tokenizer.unknown
         for chunk in chunks(texts, TEXTS, len, CHARACTERS):
             subwords = self.tokenizer.subwords_with_words(chunk)
-            copies = [copy for text in subwords for copy in self._copies(*text)]
-            ends = np.cumsum([len(ids) for ids, _ in subwords])
-            values = np.split(self._log_probabilities(copies), ends[:-1])
-            for text, (ids, _), of_text in zip(chunk, subwords, values, strict=True):
-                yield TextScore(text, tuple(names(ids)), of_text, ids.count(unknown))
+            copies = EncodedExamples.of(
+                [list(self._copies(*words)) for words in subwords], ids=self.tokenizer.id_dtype
+            )
+            options: dict[str, Any] = {"device": self.device, "max_tokens": self.max_tokens}
+            options["targets"] = _targets
+            losses = dict(values_of_examples(self.model, copies, _losses, **options))
+            for number, (text, (ids, _)) in enumerate(zip(chunk, subwords, strict=True)):
+                values = -np.array(losses[number])
+                yield TextScore(text, tuple(names(ids)), values, ids.count(unknown))
 
-    def _copies(self, ids: list[int], starts: list[int]) -> Iterator[_Copy]:
+    def _copies(self, ids: list[int], starts: list[int]) -> Iterator[TokenSequence]:
+        """Yield for each subword a copy of its window in which it is masked, to predict it."""
         room = self.tokenizer.room(self.max_length)
         bounds = [*starts, len(ids)]
         # of words, and of parts of words longer than a window
@@ -147,36 +140,22 @@ class TextScorer:
             start, end, first, last = (edges[index] for index in window)
             for index in range(first, last):
                 masked_end = min(word_end[index], end) if self.method == "word" else index + 1
-                yield _Copy(ids, start, end, index, masked_end)
+                masks = [self.mask] * (masked_end - index)
+                built = self.tokenizer.build([*ids[start:index], *masks, *ids[masked_end:end]])
+                position = len(self.tokenizer.single.prefix) + index - start
+                target = {"position": [position], "token": [ids[index]]}
+                yield TokenSequence(0, *built, target=target)
 
-    def _log_probabilities(self, copies: Sequence[_Copy]) -> np.ndarray[Any, np.dtype[Any]]:
-        special, values = self.tokenizer.single.num_special, np.empty(len(copies))
-        passes = forward_passes(
-            self.model,
-            np.array([copy.end - copy.start + special for copy in copies], dtype=np.int64),
-            lambda rows: self._batch([copies[row] for row in rows]),
-            lambda scores, _: scores.loss.cpu().numpy(),
-            device=self.device,
-            max_tokens=self.max_tokens,
-        )
-        with contextlib.closing(passes):
-            for rows, losses in passes:
-                values[rows] = -losses
-        return values
 
-    def _batch(self, copies: Sequence[_Copy]) -> Batch:
-        sequences, positions = [], []
-        for number, (text, start, end, target, masked_end) in enumerate(copies):
-            masks = [self.mask] * (masked_end - target)
-            ids = [*text[start:target], *masks, *text[masked_end:end]]
-            sequences.append(TokenSequence(number, *self.tokenizer.build(ids)))
-            positions.append(len(self.tokenizer.single.prefix) + target - start)
-        batch = pack(sequences)
-        targets = {
-            "position": batch.cu_seqlens[:-1] + torch.tensor(positions),
-            "token": torch.tensor([copy.text[copy.target] for copy in copies]),
-        }
-        return replace(batch, targets=targets)
+def _targets(copies: FlatSequences) -> dict[str, torch.Tensor]:
+    rows = copies.targets or {}
+    position, token = (rows[name].values.astype(np.int64) for name in ("position", "token"))
+    begins = copies.ids.offsets[:-1]
+    return {"position": torch.from_numpy(begins + position), "token": torch.from_numpy(token)}
+
+
+def _losses(scores: MaskedScores, batch: Batch) -> list[float]:
+    return scores.loss.cpu().tolist()
 
 
 def corpus_measures(scores: Sequence[TextScore]) -> dict[str, float]:

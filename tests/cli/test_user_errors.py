@@ -337,7 +337,7 @@ def test_interrupted_predictions(workdir: Path, tmp_path: Path, monkeypatch: pyt
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("finetune.inference.loop.predict", interrupted)
+    monkeypatch.setattr("finetune.inference.predictor.predict", interrupted)
     file = workdir / "sentiment" / "test.jsonl"
     out = tmp_path / "found.csv"
     outcome = run("predict", workdir / "classify", "--file", file, "--out", out)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from finetune.inference.loop import predict, stream_predictions
+from finetune.inference.loop import predict
 from finetune.tasks import load_task
 from finetune.tasks.base import Task
 from tests import fixtures as fx
@@ -67,7 +67,7 @@ def test_a_stream_is_answered_piece_by_piece(
             taken += 1
             yield example
 
-    answers = stream_predictions(task, head, stream(), chunk=chunk)
+    answers = fx.stream(task, head, stream(), chunk=chunk)
     first = next(answers)
     assert taken <= 3 * chunk, "what is computed, what is encoded, and what is read for the next"
     assert_alike([first, *answers], alone)
@@ -100,13 +100,13 @@ def test_devices_without_double_precision_answer(asked: tuple[Task, Any, list[An
 def test_nothing_is_nothing(asked: tuple[Task, Any, list[Any]]) -> None:
     task, head, _ = asked
     assert predict(task, head, []) == []
-    assert list(stream_predictions(task, head, iter([]))) == []
+    assert list(fx.stream(task, head, iter([]))) == []
 
 
 def test_a_stream_that_is_left_ends_its_thread() -> None:
     task, dataset = load_task(fx.config("classify"), "classify")
     examples = [replace(e, id=n) for n, e in enumerate(3 * list(dataset.splits["test"]))]
-    stream = stream_predictions(task, task.model(), examples, chunk=2)
+    stream = fx.stream(task, task.model(), examples, chunk=2)
     next(stream)
     assert any(thread.name == "ahead" for thread in threading.enumerate())
     stream.close()

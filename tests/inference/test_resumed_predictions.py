@@ -12,7 +12,7 @@ import pytest
 
 import finetune
 from finetune.cli.readable import prediction_line
-from finetune.inference import loop
+from finetune.inference import loop, predictor
 from finetune.runtime import row_files
 from finetune.runtime.files import unfinished_file
 from tests import fixtures as fx
@@ -26,7 +26,8 @@ ROWS = 30
 @pytest.fixture
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two files of sentences of a document; eight are predicted at a time."""
-    monkeypatch.setattr(loop, "CHUNK", 8)
+    for module in (loop, predictor):
+        monkeypatch.setattr(module, "CHUNK", 8)
     (tmp_path / "new").mkdir()
     rows = [{"words": [f"w{n}", "Anna"], "document": "d"} for n in range(ROWS)]
     write_jsonl(tmp_path / "new" / "a.jsonl", rows[:13])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from finetune.api import train_multitask
 from finetune.config.recipes import load_multitask
-from finetune.inference.loop import forward_passes
+from finetune.inference.loop import values_of_examples
 from finetune.models import attention, graphs
 from finetune.models.dropout import dropout
 from finetune.models.encoder import Encoder
@@ -30,6 +30,7 @@ from finetune.models.packing import PackedCall
 from finetune.models.recording import PassKey, Recording
 from finetune.models.shapes import MULTIPLE, RowShape, RowShapes, best_sizes, with_fillers
 from finetune.preprocessing.batching import pack
+from finetune.preprocessing.encodings import EncodedExamples
 from finetune.runtime.progress import Reporter
 from finetune.training import distillation
 from finetune.training.run_folder import open_run
@@ -493,15 +494,14 @@ def test_predictions_are_replayed_and_evaluations_find_their_recordings_again() 
     made = encodings(encoder.model, lengths.tolist())
 
     def passes() -> list[Any]:
-        found = forward_passes(
+        found = values_of_examples(
             encoder,
-            lengths,
-            lambda rows: pack([made[row] for row in rows]),
-            lambda states, batch: states.numpy(),
+            EncodedExamples.of([[sequence] for sequence in made]),
+            lambda states, batch: np.split(states.numpy(), np.cumsum(batch.lengths)[:-1]),
             device=torch.device("cpu"),
             max_tokens=300,
         )
-        return [result for _, result in found]
+        return [states for _, (states,) in sorted(found)]
 
     first, run = passes(), encoder.prediction_graphs
     assert encoder.graphs is None and run is not None, "off outside of predictions"
@@ -509,11 +509,8 @@ def test_predictions_are_replayed_and_evaluations_find_their_recordings_again() 
     second = passes()
     assert encoder.prediction_graphs is run and run.recordings == recordings != {}, "kept"
     plain = encoder(pack(made)).detach().numpy()
-    rows = np.argsort(lengths, kind="stable")
-    ends = np.cumsum(lengths)
-    expected = np.concatenate([plain[ends[row] - lengths[row] : ends[row]] for row in rows])
     for found in (first, second):
-        np.testing.assert_allclose(np.concatenate(found), expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(np.concatenate(found), plain, rtol=0, atol=1e-12)
     assert copy.deepcopy(encoder).graphs is None
 
 

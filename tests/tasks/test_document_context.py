@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from finetune import load
 from finetune.config.tasks import NerConfig, TagConfig, TrainConfig
 from finetune.data import Dataset
-from finetune.inference.loop import predict, stream_predictions
+from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.context import surrounded
 from finetune.tasks import load_task, saved_task
@@ -225,7 +225,7 @@ def test_a_sentence_is_answered_alike_in_any_company(setup: str):
     bare = [replace(row, before=(), after=()) for row in dataset.splits["test"]]
     expected = dicts(predict(task, head, list(in_context(task, bare))))
     for chunk in (1, 3, 1000):
-        found = stream_predictions(task, head, iter(bare), chunk=chunk)
+        found = fx.stream(task, head, iter(bare), chunk=chunk)
         assert close(dicts(found), expected, 1e-5)
     near = list(in_context(task, bare))
     alone = [predict(task, head, [row])[0] for row in near]
