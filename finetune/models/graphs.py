@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ class EncoderGraphs:
         shapes: The shapes of rows.
         recorder: Records passes; None runs all plainly.
         report: Gets one sentence if recordings cannot be used.
+        gradients: Tensors for the gradients of some weights; new ones hold the others.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class EncoderGraphs:
         shapes: RowShapes,
         recorder: CudaRecorder | None = None,
         report: Callable[[str], object] = print,
+        gradients: Mapping[nn.Parameter, Tensor] | None = None,
     ) -> None:
         self.encoder, self.shapes, self.recorder, self.report = encoder, shapes, recorder, report
         self.trained = encoder.trained_parameters()
@@ -62,7 +64,7 @@ class EncoderGraphs:
         self.seen: Counter[PassKey] = Counter()
         self.recordings: dict[PassKey, tuple[list[int], Recording]] = {}
         """The recorded passes, and the addresses of the weights that they read."""
-        self.gradients: dict[nn.Parameter, Tensor] = {}
+        self.gradients = dict(gradients or {})
         """The tensors that hold the gradients of all recordings."""
 
     def __reduce__(self) -> Any:
@@ -108,10 +110,10 @@ class EncoderGraphs:
             return None
         random_state = recorder.random.get_rng_state()
         try:
-            recording = Recording(self.encoder, key, self.trained, row)
+            recording = Recording(self.encoder, key, self.trained, row, self.gradients)
             if not self.recordings:
                 recording.require_equal_without_fillers(batch)
-            recording.record(recorder, self.gradients)
+            recording.record(recorder)
             self.recordings[key] = addresses, recording
             return recording
         except Exception as error:  # out of memory is one of them
@@ -147,6 +149,7 @@ def replayed_passes(
     rows: Callable[[], Sequence[RowShape]],
     num_steps: int | None = None,
     report: Callable[[str], object] = print,
+    gradients: Mapping[nn.Parameter, Tensor] | None = None,
 ) -> Iterator[None]:
     """Context in which an encoder on a GPU computes rows of fixed shapes, which are replayed.
 
@@ -156,6 +159,7 @@ def replayed_passes(
         num_steps: Number of steps of a training; less than ``FEWEST_STEPS`` run plainly. None for
             predictions, whose recordings stay for later rows of similar sizes.
         report: Gets a sentence if graphs cannot be used.
+        gradients: As for ``EncoderGraphs``.
     """
     before, predicting = encoder.graphs, num_steps is None
     if reason_to_run_plainly(encoder, predicting=predicting) or not (sizes := rows()):
@@ -169,7 +173,7 @@ def replayed_passes(
             encoder.prediction_graphs = encoder.graphs
     else:
         recorder = new_recorder() if num_steps >= FEWEST_STEPS else None
-        encoder.graphs = EncoderGraphs(encoder, RowShapes.of(sizes), recorder, report)
+        encoder.graphs = EncoderGraphs(encoder, RowShapes.of(sizes), recorder, report, gradients)
         encoder.prediction_graphs = None  # there are adapters now
     try:
         yield

@@ -3,6 +3,8 @@
 The weights of the model are bfloat16, and so are its activations. The optimizer updates float32
 master weights, since most updates are smaller than the rounding of a bfloat16 weight (Micikevicius
 et al., 2018, "Mixed Precision Training", section 3.1). Predictions need no masters.
+
+The weights of a group of the optimizer lie end to end: AdamW, norm and copies are then few kernels.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from finetune.runtime.device import DTYPES, autocast
 FLOAT32_MODULES = (nn.RNNBase, LinearChainCrf, MaskedLinear)
 """Modules whose own parameters stay float32: cuDNN copies weights of recurrent layers, scores of
 transitions add up over a sentence, and bfloat16 is too coarse for the thresholds of masks."""
+FLAT_IN_FP32 = ("cuda",)
+"""Devices on which float32 weights lie end to end, too: elsewhere it costs a copy of gradients."""
 _ALIGNMENT = 64
 """Each weight begins at a multiple of this in a flat tensor, so that vectorized loops round every
 number in the same way, however the tensor is divided."""
@@ -56,21 +60,21 @@ def casting(model: Any, precision: str, device: torch.device) -> Any:
 
 
 class _Flat:
-    """Weights end to end: bfloat16, which the model reads, float32, and their gradients."""
+    """Weights end to end: float32, those that the model reads, and float32 gradients."""
 
-    def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, weights: Mapping[str, nn.Parameter], dtype: torch.dtype) -> None:
         self.names, self.weights = list(weights), list(weights.values())
         sizes = [-(-weight.numel() // _ALIGNMENT) * _ALIGNMENT for weight in self.weights]
         self.starts = list(accumulate(sizes, initial=0))
         self.master = torch.zeros(self.starts[-1], device=self.weights[0].device)
         self.masters = self.views(self.master)
         torch._foreach_copy_(self.masters, [weight.data for weight in self.weights])
-        self.working, self.gradient = self.master.bfloat16(), torch.zeros_like(self.master)
+        self.working, self.gradient = self.master.to(dtype), torch.zeros_like(self.master)
         self.gradients = self.views(self.gradient)
         self.filled: set[int] = set()
         """The weights with a gradient in this step."""
-        for weight, half in zip(self.weights, self.views(self.working), strict=True):
-            weight.data = half
+        for weight, values in zip(self.weights, self.views(self.working), strict=True):
+            weight.data = values
 
     @property
     def empty(self) -> list[int]:
@@ -86,13 +90,14 @@ class _Flat:
 
 
 class MasterWeights:
-    """Float32 weights and gradients of a model that trains in bfloat16.
+    """Float32 weights and gradients of a model that trains in bfloat16, or in float32.
 
-    The weights of the model become views of a flat bfloat16 tensor for each group of the
-    optimizer, and in it for the encoder and each module above. The optimizer updates flat float32
-    tensors in their place. A weight without a gradient in a step stays as it is.
+    The weights of the model become views of a flat tensor, bfloat16 or float32, for each group of
+    the optimizer, and in it for the encoder and each module above. The optimizer updates flat
+    float32 tensors in their place. A weight without a gradient in a step stays as it is.
 
-    In ``fp32``, and for families that need autocast, all weights stay in place and nothing is flat.
+    In ``fp32`` on a CPU, in ``fp16``, and for families that need autocast, all weights stay in
+    place and nothing is flat.
 
     In each step come the backward passes, with ``add_gradients`` after each, ``gradients_of_step``,
     and the update of the optimizer within ``updating``.
@@ -100,7 +105,8 @@ class MasterWeights:
     Attributes:
         precision: See above.
         groups: The groups of the optimizer.
-        working: The bfloat16 weights.
+        working: The weights that are views of flat tensors.
+        gradients: The float32 gradients of float32 weights among them.
         shapes: The shapes of all trained weights by name.
     """
 
@@ -124,20 +130,22 @@ class MasterWeights:
         self.shapes: dict[str, torch.Size] = {}
         self._flats: list[_Flat] = []
         self._plain: dict[nn.Parameter, str] = {}
-        half = {id(weight): weight for weight in half_weights(model)} if precision == "bf16" else {}
-        encoder = model if isinstance(model, Encoder) else model.encoder
+        encoder, dtype = model if isinstance(model, Encoder) else model.encoder, DTYPES[precision]
+        in_fp32 = precision == "fp32" and encoder.model.device.type in FLAT_IN_FP32
+        is_flat = in_fp32 or precision == "bf16"
+        flat_weights = {id(weight): weight for weight in half_weights(model)} if is_flat else {}
         of_encoder = {id(weight) for weight in encoder.trained_parameters().values()}
         for group in groups:
             parts: dict[str, dict[str, nn.Parameter]] = {}
             plain: dict[nn.Parameter, str] = {}
             for name, weight in zip(group["names"], group["params"], strict=True):
                 self.shapes[name] = weight.shape
-                if half.pop(id(weight), None) is None:
+                if flat_weights.pop(id(weight), None) is None:
                     plain[weight] = name
                 else:
                     part = "" if id(weight) in of_encoder else ".".join(name.split(".")[:2])
                     parts.setdefault(part, {})[name] = weight
-            flats = [_Flat(weights) for weights in parts.values()]
+            flats = [_Flat(weights, dtype) for weights in parts.values()]
             self._flats += flats
             self._plain |= plain
             self.groups.append({**group, "params": [*(flat.master for flat in flats), *plain]})
@@ -145,22 +153,35 @@ class MasterWeights:
         self._float32 = [
             pair for flat in self._flats for pair in zip(flat.weights, flat.masters, strict=True)
         ]
-        for weight in half.values():  # frozen
+        for weight in flat_weights.values():  # frozen
             self._float32.append((weight, weight.data))
-            weight.data = weight.data.to(DTYPES[precision])
+            weight.data = weight.data.to(dtype)
+        self.gradients = {
+            weight: gradient
+            for flat in self._flats
+            for weight, gradient in zip(flat.weights, flat.gradients, strict=True)
+            if in_fp32
+        }
 
     def add_gradients(self) -> None:
-        """Move the gradients of the working weights to the float32 gradients, which add up."""
+        """Move the gradients of the working weights to the float32 gradients, which add up.
+
+        Those of float32 weights lie there from then on.
+        """
         new: tuple[list[Tensor], list[Tensor]] = [], []
         more: tuple[list[Tensor], list[Tensor]] = [], []
         for flat in self._flats:
             for number, weight in enumerate(flat.weights):
-                if weight.grad is not None:
-                    targets, gradients = more if number in flat.filled else new
+                if weight.grad is None:
+                    continue
+                total = self.gradients.get(weight)
+                if weight.grad is not total:
+                    is_more = total is None and number in flat.filled
+                    targets, gradients = more if is_more else new
                     targets.append(flat.gradients[number])
                     gradients.append(weight.grad)
-                    flat.filled.add(number)
-                    weight.grad = None
+                    weight.grad = total
+                flat.filled.add(number)
         if new[0]:
             torch._foreach_copy_(*new)
         if more[0]:
@@ -187,11 +208,11 @@ class MasterWeights:
         for master, values in before:
             master.copy_(values)
         self._write_working()
-        for weight in self._plain:
+        for weight in (*self._plain, *self.gradients):
             weight.grad = None
 
     def _write_working(self) -> None:
-        if self._flats:
+        if self._flats and not self.gradients:
             masters = [flat.master for flat in self._flats]
             torch._foreach_copy_([flat.working for flat in self._flats], masters)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from finetune.api import train_multitask
 from finetune.config.recipes import load_multitask
 from finetune.inference.loop import values_of_examples
-from finetune.models import attention, graphs
+from finetune.models import attention, graphs, master_weights
 from finetune.models.dropout import dropout
 from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES
@@ -472,7 +472,7 @@ def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
     batch = batch_of(1, encoder.model)
     key = PassKey(RowShape(160, 16, 24), (1,), True, True, (False, torch.float32))
     row = with_fillers(batch, key.shape).to(DEVICE)
-    recording = Recording(encoder, key, encoder.trained_parameters(), row)
+    recording = Recording(encoder, key, encoder.trained_parameters(), row, {})
     with finding_waits() as waits:
         recording.forward()
         assert len(recording.backward()) > 10
@@ -550,6 +550,7 @@ SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "gradcache": ("sentence", {"objective": "simcse", "max_tokens": 60}),
     "bf16, crf, modernbert": ("tag", {"crf": True, "precision": "bf16", "model": "modernbert"}),
     "bf16, lora": ("classify", {"precision": "bf16", "tuning": "lora"}),
+    "fp32, micro-batches": ("classify", {"precision": "fp32", "max_tokens": 60}),
     "bf16, mask, micro-batches": (
         "classify",
         {"precision": "bf16", "tuning": "mask", "max_tokens": 60},
@@ -561,7 +562,15 @@ PLAIN = {"checkpointed"}
 
 
 @pytest.mark.parametrize(
-    "name", few(SETUPS, "gradcache", "bf16, crf, modernbert", "bf16, lora", "checkpointed")
+    "name",
+    few(
+        SETUPS,
+        "gradcache",
+        "fp32, micro-batches",
+        "bf16, crf, modernbert",
+        "bf16, lora",
+        "checkpointed",
+    ),
 )
 def test_runs_are_equal_with_and_without_recordings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -573,6 +582,7 @@ def test_runs_are_equal_with_and_without_recordings(
     monkeypatch.setattr("finetune.models.sparse_embedding.MOST_OCCURRING", 0.0)
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
     monkeypatch.setattr(graphs, "DEVICE", "cpu")
+    monkeypatch.setattr(master_weights, "FLAT_IN_FP32", ("cpu",))
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
         out = tmp_path / str(len(runs))

@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from finetune.inference.loop import full_precision
+from finetune.models import master_weights
 from finetune.models.adapters import parameter_efficient_tuning
 from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.master_weights import MasterWeights, cast_weights, casting
@@ -112,13 +113,23 @@ def reference(task: Any, head: Any, batches: list[list[Batch]], dtype: torch.dty
         weight.data = master
 
 
+@pytest.fixture
+def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """``flat fp32`` is that of a GPU."""
+    name: str = request.param
+    monkeypatch.setattr(master_weights, "FLAT_IN_FP32", ("cpu",) if "flat" in name else ())
+    return name.removeprefix("flat ")
+
+
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
         *((name, "bf16") for name in ("micro-batches", "lora", "mask", "bilstm", "crf", "tied")),
         *(pytest.param(name, "bf16", marks=pytest.mark.slow) for name in LIKE_OTHERS),
         ("tied", "fp32"),
+        *((name, "flat fp32") for name in ("tied", "micro-batches", "mask")),
     ],
+    indirect=["precision"],
 )
 def test_weights_are_those_of_a_plain_loop(name: str, precision: str) -> None:
     with prepared(name, precision) as (task, head, batches):
@@ -128,10 +139,11 @@ def test_weights_are_those_of_a_plain_loop(name: str, precision: str) -> None:
         before = {name: weight.detach().clone() for name, weight in head.named_parameters()}
         step = step_of(task, head, precision)
         working = step.masters.working
-        assert bool(working) == (precision == "bf16")
+        assert bool(working) == (precision == "bf16" or bool(master_weights.FLAT_IN_FP32))
         for micro_batches in batches:
             step(micro_batches, weight=1.0, lr_factor=1.0)
-        assert all(weight.dtype == torch.bfloat16 and weight.grad is None for weight in working)
+        assert all(weight.grad is None for weight in working)
+        assert {weight.dtype for weight in working} <= {DTYPES[precision]}
         with step.masters:
             pass
         assert any(
@@ -140,7 +152,7 @@ def test_weights_are_those_of_a_plain_loop(name: str, precision: str) -> None:
         for key, weight in head.named_parameters():
             value = expected[key] if weight.requires_grad else before[key]
             # vectorized loops round the last numbers of a short tensor in another way
-            tolerance = 1e-5 if precision == "bf16" and weight.requires_grad else 0.0
+            tolerance = 1e-5 if working and weight.requires_grad else 0.0
             torch.testing.assert_close(weight.detach(), value, rtol=0, atol=tolerance, msg=key)
 
 
@@ -191,7 +203,7 @@ def train_heads(precision: str, turns: str, saved_after: int | None = None) -> d
         return found | {name: value.clone() for name, value in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "flat fp32", "bf16"], indirect=True)
 def test_a_weight_without_a_gradient_is_not_updated(precision: str) -> None:
     start, one, other = (train_heads(precision, turns) for turns in ("", "11", "2"))
     for name in ("weight", "bias"):
@@ -205,7 +217,9 @@ def test_a_weight_without_a_gradient_is_not_updated(precision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("turns", "precision"), covering(["1221", "1112", "2111"], ["fp32", "bf16"])
+    ("turns", "precision"),
+    covering(["1221", "1112", "2111"], ["fp32", "flat fp32", "bf16"]),
+    indirect=["precision"],
 )
 def test_saved_moments_continue_bit_equal(precision: str, turns: str) -> None:
     expected = train_heads(precision, turns)
