@@ -13,7 +13,7 @@ import ast
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import finetune
+from finetune.config.description import TaskDescription
 from finetune.config.tasks import TrainConfig, affects_of, column_map, named_test_sets, settings
 from finetune.data import examples as holder
 from finetune.data.checks import check_data
@@ -30,8 +31,8 @@ from finetune.data.examples import Examples
 from finetune.data.questions import QUESTIONS
 from finetune.data.sources import PartOf, SourceContent, content_of, is_test, resolve
 from finetune.data.splitting import with_held_out_splits, with_replay, with_test_sets
-from finetune.data.texts import read_text
-from finetune.data.tokens import read_tokens
+from finetune.data.texts import read_text, read_text_file
+from finetune.data.tokens import read_token_file, read_tokens
 from finetune.runtime.cache import (
     cache_folder,
     check_entry,
@@ -41,7 +42,7 @@ from finetune.runtime.cache import (
     write_about,
 )
 from finetune.runtime.files import SaveError, replace_folder
-from finetune.types import ChoiceQuestion, LabelSet, Question, UserError, quantity
+from finetune.types import ChoiceQuestion, Example, LabelSet, Question, UserError, quantity
 
 LOOKED_AT = 2**23
 """Most bytes of data that are read once more before torch is imported."""
@@ -150,6 +151,22 @@ def read_examples(config: TrainConfig, source: Any, errors: list[str] | None = N
     if about.words:
         return read_tokens(source, relations=about.given_spans, **options)
     return read_text(source, pair=about.pairs, labeled=True, **options)
+
+
+def stream_examples(
+    about: TaskDescription, source: Any, *, pair: bool | None = None, **options: Any
+) -> Iterator[Example]:
+    """Stream the examples of a task for prediction; ``options`` as in ``RowReader.stream``.
+
+    ``pair`` is as in ``read_text``, for texts.
+    """
+    if about.examples is Question:
+        return QUESTIONS.stream(source, **options)
+    if about.examples is ChoiceQuestion:
+        return CHOICES.stream(source, **options)
+    if about.words:
+        return read_token_file(source, relations=about.given_spans, **options)
+    return read_text_file(source, pair=pair, labels=False, **options)
 
 
 def look_at_data(config: TrainConfig) -> None:

@@ -26,7 +26,15 @@ from finetune.tasks.answer_decoding import AnswerDecoder
 from finetune.tasks.decoding import Decoder, TextDecoder
 from finetune.tasks.span_decoding import SpanDecoder
 from finetune.tasks.tag_decoding import TagDecoder
-from finetune.types import Example, Prediction, TokenSequence, UserError, WindowOutput
+from finetune.types import (
+    Example,
+    Prediction,
+    TextExample,
+    TokenExample,
+    TokenSequence,
+    UserError,
+    WindowOutput,
+)
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
 """Files of an export: the graph, and the settings for predictions."""
@@ -245,12 +253,10 @@ class OnnxModel:
             return ("text", "words")
         return ("text",) if self.settings["pairs"] is False else ("text", "text_pair")
 
-    reads_rows = False
-
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Convert an input to an example; UserError if that is impossible."""
-        words, pairs = self.reads_words, self.settings["pairs"]
-        return as_example(index, item, words=words, pairs=pairs, where=where)
+        type = TokenExample if self.reads_words else TextExample
+        return as_example(index, item, type, pairs=self.settings["pairs"], where=where)
 
     def predict(self, inputs: Sequence[Input]) -> list[Prediction]:
         """Predict each input, in order. The ``id`` of a prediction is the index of its input.

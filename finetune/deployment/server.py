@@ -130,7 +130,8 @@ class ServedModel:
 
     def _example(self, where: str, row: ExampleBody) -> Example:
         values, reader = row.model_dump(exclude_none=True, exclude={"id"}), self.reader
-        legal = tuple(values) in _INPUT_KEYS or reader.reads_rows
+        is_row = "choices" in reader.input_keys
+        legal = tuple(values) in _INPUT_KEYS or is_row
         if not legal or not values.keys() <= {*reader.input_keys}:
             keys = ", ".join(reader.input_keys)
             raise UserError(f"{where}: {', '.join(values) or 'nothing'}: this model reads {keys}.")
@@ -140,7 +141,7 @@ class ServedModel:
         if size > self.limits.max_characters:
             raise _too_large(f"{where}: characters", size, self.limits.max_characters)
         fields: list[Any] = list(values.values())
-        inputs = values if reader.reads_rows else fields[0] if len(fields) == 1 else fields
+        inputs = values if is_row else fields[0] if len(fields) == 1 else fields
         return cast("Example", reader.example(0, inputs, where))
 
     async def work(self) -> None:

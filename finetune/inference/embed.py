@@ -219,7 +219,7 @@ class Embedder:
         if isinstance(item, str):
             item = TextExample(index, item)
         elif not isinstance(item, TextExample | TokenExample):
-            item = as_example(index, item, words=True, pairs=None)
+            item = as_example(index, item, TokenExample, pairs=None)
         is_text = isinstance(item, TextExample)
         if len(item.texts()) > 1:
             raise UserError(f"{item.where}: a pair of texts has no vector: name one column.")

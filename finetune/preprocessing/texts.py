@@ -16,21 +16,26 @@ Input = str | Sequence[str]
 
 
 def as_example(
-    index: int, item: Input, *, words: bool, pairs: bool | None, where: str = ""
+    index: int,
+    item: Input,
+    type: type[TextExample] | type[TokenExample],
+    *,
+    pairs: bool | None,
+    where: str = "",
 ) -> Example:
-    """Convert an input to an example; raise UserError if that is impossible.
+    """Convert an input to an example of a type; raise UserError if that is impossible.
 
-    ``words`` says whether the model reads words. ``pairs`` is the field of ``TaskState``.
+    ``pairs`` is the field of ``TaskState``.
     """
     where = where or f"input {index}"
     texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
     check_prepared_characters((item,) if isinstance(item, str) else item if texts else (), where)
-    if not words:
+    if issubclass(type, TextExample):
         if isinstance(item, str):
-            return check_pair(TextExample(index, item, None, where=where), pairs)
+            return check_pair(type(index, item, None, where=where), pairs)
         if not texts or len(item) != 2:
             raise UserError(f"{where}: {item!r:.60} is neither a text nor a pair of texts.")
-        return check_pair(TextExample(index, item[0], item[1], where=where), pairs)
+        return check_pair(type(index, item[0], item[1], where=where), pairs)
     if isinstance(item, str):
         split, offsets = split_words(item)
         return TokenExample(index, tuple(split), text=item, offsets=tuple(offsets), where=where)

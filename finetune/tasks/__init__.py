@@ -77,7 +77,6 @@ def saved_task(folder: str | Path) -> Task:
     """
     from finetune.preprocessing.tokenizer import SubwordTokenizer
     from finetune.tasks.model_config import task_of_config
-    from finetune.tasks.state import extra_fields
 
     path = model_folder(folder) / TASK_FILE
     if not path.is_file():
@@ -96,18 +95,7 @@ def saved_task(folder: str | Path) -> Task:
         for name, value in content["extra"].items()
     }
     hints = get_type_hints(task.state_class)
-    missing = dataclasses.MISSING, dataclasses.MISSING
-    expected = {
-        field.name: hints[field.name]
-        for field in extra_fields(task.state_class)
-        if field.name in extra or missing == (field.default, field.default_factory)
-    }
-    check_types(path, extra, expected)
-    if unknown := extra.keys() - hints.keys():
-        raise UserError(
-            f"{path}: damaged, or of another version of finetune: {min(unknown)!r} is unknown: use "
-            "the version that wrote it."
-        )
+    check_types(path, extra, {name: hint for name, hint in hints.items() if name in extra})
     known = _known_settings(path, name, content)
     try:
         config = from_settings(CONFIGS[name], known)
@@ -117,7 +105,7 @@ def saved_task(folder: str | Path) -> Task:
         config = replace(config, custom_metrics=(), custom_loss=None, metric=metric)
         labels, max_length = LabelSet(content["labels"]), content["max_length"]
         state = task.state_class(config=config, labels=labels, max_length=max_length, **extra)
-    except UserError as error:
+    except (UserError, TypeError) as error:  # TypeError for unknown and missing fields
         raise UserError(
             f"{path}: damaged, or of another version of finetune ({error}): restore it from its "
             "source, or use the version that wrote it."

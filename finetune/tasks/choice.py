@@ -21,7 +21,6 @@ from torch.nn import functional
 from finetune.config.tasks import ChoiceConfig
 from finetune.data import Dataset
 from finetune.data.choices import CHOICES
-from finetune.data.tables import Table
 from finetune.data.text_labels import labeled
 from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.temperature import scale
@@ -55,14 +54,10 @@ class ChoiceState(TaskState):
     config: ChoiceConfig
 
     prediction_type = "choice"
-    reads_rows = True
 
     @property
     def input_keys(self) -> tuple[str, ...]:
         return tuple(role for role in CHOICES.roles if role != "label")
-
-    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        return CHOICES.stream(source, usual_columns=self.usual_columns, **options)
 
     def example(self, index: int, item: Any, where: str = "") -> Example:
         where = where or f"input {index}"

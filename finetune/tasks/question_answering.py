@@ -7,7 +7,7 @@ first token's (Devlin et al., 2019, sections 4.2 and 4.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -20,14 +20,12 @@ from finetune.config.tasks import QAConfig
 from finetune.data import Dataset
 from finetune.data.dataset import WARNING
 from finetune.data.preparation import with_gold
-from finetune.data.questions import QUESTIONS, misplaced, too_many_misplaced
-from finetune.data.tables import Table
+from finetune.data.questions import misplaced, too_many_misplaced
 from finetune.evaluation.prediction_types.answers import gold_answers
 from finetune.evaluation.prediction_types.squad import best_no_answer_threshold
 from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.questions import encode_questions, tokens_of
-from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Fitted, SequencesOfExamples, Task
 from finetune.tasks.calibration import check_thresholds
@@ -36,7 +34,6 @@ from finetune.tasks.state import TaskState
 from finetune.types import (
     AnswerPrediction,
     Batch,
-    Example,
     LabelSet,
     Question,
     UserError,
@@ -74,13 +71,6 @@ class AnswerState(TaskState, AnswerDecoder):
     def threshold_labels(self) -> Sequence[str]:
         """The name of no answer, if it may be predicted."""
         return [NO_ANSWER] if self.unanswerable else []
-
-    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        return QUESTIONS.stream(source, usual_columns=self.usual_columns, **options)
-
-    def example(self, index: int, item: Input, where: str = "") -> Example:
-        pair: Any = as_example(index, item, words=False, pairs=True, where=where)
-        return Question(index, pair.text, pair.pair, where=pair.where)
 
 
 class QuestionAnsweringTask(Task):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from finetune.config.tasks import TrainConfig, column_map
-from finetune.data import read_text_file
+from finetune.data.preparation import stream_examples
 from finetune.data.tables import Table
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.preprocessing.texts import Input, as_example, check_pair
@@ -44,8 +44,6 @@ class TaskState(Decoder):
 
     default_overlap: ClassVar[int] = 64
     """Number of tokens that neighboring windows of a text share by default."""
-    reads_rows: ClassVar[bool] = False
-    """Whether an input is a row whose columns have roles of their own, and not a text or words."""
 
     @property
     def input_keys(self) -> tuple[str, ...]:
@@ -74,14 +72,13 @@ class TaskState(Decoder):
         Raises:
             DataError: If a row cannot be read; the message names file and line.
         """
-        return read_text_file(
-            source, usual_columns=self.usual_columns, pair=self.pairs, labels=False, **options
-        )
+        about, options = self.config.description, options | {"usual_columns": self.usual_columns}
+        return stream_examples(about, source, pair=self.pairs, **options)
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Convert an input to an example; raise UserError if that is impossible."""
-        words = self.config.description.words
-        return self.checked(as_example(index, item, words=words, pairs=self.pairs, where=where))
+        type = self.config.description.examples
+        return as_example(index, item, type, pairs=self.pairs, where=where)
 
     def checked(self, example: Example) -> Example:
         """Add the location to an example; raise UserError if the model cannot read it."""
@@ -118,7 +115,9 @@ class TaskState(Decoder):
 
     def extra_fields(self) -> dict[str, Any]:
         """The fields under ``extra`` in ``finetune.json``."""
-        values = {field.name: getattr(self, field.name) for field in extra_fields(type(self))}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name in ("config", "labels", "max_length"):
+            del values[name]
         if self.temperature is None:  # not fitted
             del values["temperature"]
         if not values["decisions"]:
@@ -129,9 +128,3 @@ class TaskState(Decoder):
         """Remove the values that an earlier training run has fitted."""
         fields = self.extra_fields()
         return replace(self, **{name: value for name, value in FITTED.items() if name in fields})
-
-
-def extra_fields(state: type[TaskState]) -> list[dataclasses.Field[Any]]:
-    """The fields of a class of states besides ``config``, ``labels`` and ``max_length``."""
-    common = ("config", "labels", "max_length")
-    return [field for field in dataclasses.fields(state) if field.name not in common]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from finetune.config.tasks import WordConfig, max_context_subwords
-from finetune.data import read_token_file
-from finetune.data.tables import Table
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import SequencesOfExamples, Task
 from finetune.tasks.state import TaskState
-from finetune.types import Example, TokenExample, TokenSequence
+from finetune.types import TokenExample, TokenSequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +27,6 @@ class WordState(TaskState):
     @property
     def context_words(self) -> int:
         return max_context_subwords(self.config.context, self.max_length)
-
-    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        relations = self.config.description.given_spans
-        return read_token_file(
-            source, usual_columns=self.usual_columns, relations=relations, **options
-        )
 
 
 class WordTask(Task):
