@@ -327,12 +327,11 @@ def canonical_name(name: str) -> str:
     return _ALIASES.get(name.strip().lower(), name)
 
 
-def canonical_names(names: Iterable[str]) -> list[str]:
-    """The names in their usual spelling if all are NLI labels, else unchanged."""
+def canonical_names(names: Iterable[str]) -> dict[str, str]:
+    """Find the usual spelling of each name if all are NLI labels; else they stay unchanged."""
     names = list(names)
-    if all(name.strip().lower() in _ALIASES for name in names):
-        return [canonical_name(name) for name in names]
-    return names
+    are_standard = all(name.strip().lower() in _ALIASES for name in names)
+    return {name: canonical_name(name) if are_standard else name for name in names}
 
 
 def with_standard_names(data: Dataset) -> Dataset:
@@ -340,7 +339,7 @@ def with_standard_names(data: Dataset) -> Dataset:
     every = chain.from_iterable(rows.column("label") for rows in data.splits.values())
     names = {label for label in every if isinstance(label, str)}
     names |= voted_names(data.splits.values())
-    mapped = dict(zip(names, canonical_names(names), strict=True))
+    mapped = canonical_names(names)
     if all(name == standard for name, standard in mapped.items()):
         return data
 

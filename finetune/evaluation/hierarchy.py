@@ -12,12 +12,13 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from finetune.evaluation.items import Grouping, Tables, count
-from finetune.evaluation.metrics import RATES, Metric, item_counts, total
+from finetune.evaluation.metrics import RATES, Metric, item_counts
 from finetune.types import UserError, abbreviated
 
 
@@ -62,9 +63,8 @@ def at_level(labels: Any, separator: str, level: int) -> Any:
     return tuple(dict.fromkeys(at_level(label, separator, level) for label in labels))
 
 
-def _ancestor_counts(tables: Tables) -> np.ndarray | None:
-    if (separator := tables.separator) is None:
-        return None
+def _ancestor_counts(tables: Tables) -> np.ndarray:
+    separator = tables.separator or ""
     gold, predicted = (
         [with_ancestors(labels, separator) for labels in side]
         for side in (tables.gold, tables.predicted)
@@ -74,7 +74,10 @@ def _ancestor_counts(tables: Tables) -> np.ndarray | None:
     return np.array(counts, np.int64).reshape(len(counts), 3)
 
 
-METRICS = {f"hierarchical_{name}": Metric(_ancestor_counts, value) for name, value in RATES.items()}
+METRICS = {
+    f"hierarchical_{name}": Metric(_ancestor_counts, value, attrgetter("separator"))
+    for name, value in RATES.items()
+}
 """Precision, recall and F1 over labels and their ancestors, micro-averaged."""
 
 
@@ -101,7 +104,7 @@ def level_metrics(tables: Tables) -> dict[str, Metric]:
     A label with fewer levels stays as it is. ``accuracy_level:1`` is the accuracy of first levels.
     """
 
-    def counts(tables: Tables, metric: Metric, level: int) -> np.ndarray | None:
+    def counts(tables: Tables, metric: Metric, level: int) -> np.ndarray:
         return metric.counts(_cut(tables, level))
 
     metrics = tables.type.metrics
@@ -116,8 +119,7 @@ def level_metrics(tables: Tables) -> dict[str, Metric]:
 
 def level_scores(tables: Tables) -> dict[str, float]:
     """Compute the ``level_metrics``."""
-    metrics = level_metrics(tables).items()
-    return {name: metric.value(total(metric.counts, tables)).item() for name, metric in metrics}
+    return {name: metric.score(tables) for name, metric in level_metrics(tables).items()}
 
 
 def by_level(tables: Tables) -> dict[str, Grouping]:

@@ -151,31 +151,25 @@ class Items:
         return self.take(np.array([value is not None for value in self.predicted], bool))
 
 
-def pair_items(
-    rows: Iterable[tuple[int, Any, Any]],
-    scores_by_example: Sequence[Mapping[Any, float]] = (),
-    **columns: np.ndarray,
-) -> Items:
-    """Make items of an example, a gold and a predicted value, with the scores of an example."""
-    example, gold, predicted = list(zip(*rows, strict=True)) or ((), (), ())
-    pairs = zip(example, predicted, strict=True) if scores_by_example else ()
-    scores = (scores_by_example[index].get(value, math.nan) for index, value in pairs)
-    return Items.of(example, gold, predicted, scores, **columns)
+def equal_pairs(gold: set[Any], predicted: set[Any]) -> list[tuple[Any, Any]]:
+    """Pair equal values of two sets: gold in order, then predictions without gold."""
+    of_gold = [(value, value if value in predicted else None) for value in sorted(gold)]
+    return [*of_gold, *((None, value) for value in sorted(predicted - gold))]
 
 
 def set_items(
-    gold: Sequence[Collection[Any]],
-    predicted: Sequence[Collection[Any]],
+    gold: Iterable[Collection[Any]],
+    predicted: Iterable[Collection[Any]],
     scores_by_example: Sequence[Mapping[Any, float]] = (),
+    pairs_of: Callable[[set[Any], set[Any]], Iterable[tuple[Any, Any]]] = equal_pairs,
 ) -> Items:
-    """Make the items of two sets for each example: gold in order, then predictions without gold."""
-    sides = zip(map(set, gold), map(set, predicted), strict=True)
-    rows = (
-        (index, value if value in of_gold else None, value if value in answered else None)
-        for index, (of_gold, answered) in enumerate(sides)
-        for value in (*sorted(of_gold), *sorted(answered - of_gold))
-    )
-    return pair_items(rows, scores_by_example)
+    """Make an item of each pair of the two sets of each example, with the scores of the example."""
+    sides = enumerate(zip(map(set, gold), map(set, predicted), strict=True))
+    rows = [(index, *pair) for index, both in sides for pair in pairs_of(*both)]
+    example, of_gold, answers = list(zip(*rows, strict=True)) or ((), (), ())
+    pairs = zip(example, answers, strict=True) if scores_by_example else ()
+    scores = (scores_by_example[index].get(value, math.nan) for index, value in pairs)
+    return Items.of(example, of_gold, answers, scores)
 
 
 NO_ITEMS = Items.of((), (), ())
@@ -276,12 +270,6 @@ class Tables:
         return replace(self, **columns, items=replace(items, example=items.example - start))
 
 
-def sorted_names(tables: Tables) -> tuple[str, ...]:
-    """List the names in gold and in answers, and the labels of the model."""
-    values = {*tables.items.gold, *tables.items.answer} - {None, ""}
-    return tuple(sorted({*tables.labels, *map(name_of, values)}))
-
-
 # --- Subgroups ------------------------------------------------------------------------------------
 
 
@@ -374,7 +362,8 @@ class PredictionType:
     """Adds to gold and predicted values the decisions, and what whole lists decide, such as the
     positive class."""
     read_gold: Callable[..., Iterable[Any]]
-    """From a file, and ``GoldSource.reading``, to its examples with gold."""
+    """From a file to its examples with gold; ``columns``, ``usual_columns`` and ``encoding`` are
+    options."""
     gold_of_row: Callable[[int, str, _Row], Any]
     """From the index, the location and the content of a row to the example that it holds."""
     as_files_say: Callable[[Tables, tuple[str, str]], Tables] = lambda tables, _: tables
@@ -433,9 +422,10 @@ class PredictionType:
         values = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **fields)
         values = values if files is None else self.as_files_say(values, files)
         tables = values.type.tables(values)
-        if not tables.type.classes or tables.names:
+        if not tables.type.classes:
             return tables
-        return replace(tables, names=sorted_names(tables))
+        named = {*tables.items.gold, *tables.items.answer} - {None, ""}
+        return replace(tables, names=tuple(sorted({*tables.labels, *map(name_of, named)})))
 
 
 # --- Values in the rows of prediction files -------------------------------------------------------

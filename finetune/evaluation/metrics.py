@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,17 +36,24 @@ _MOST_COUNTS = 1 << 20
 class Metric:
     """A metric: ``counts(tables) -> [N, ...]`` of each example, ``value(sums [..., K]) -> [...]``.
 
-    The counts are None where the metric does not apply. Training and ``finetune score`` give only
-    the ``reported`` ones, an analysis also the ``analyzed`` ones.
+    Training and ``finetune score`` give only the ``reported`` ones that apply, an analysis also the
+    ``analyzed`` ones.
     """
 
-    counts: Callable[[Tables], np.ndarray | None]
+    counts: Callable[[Tables], np.ndarray]
     value: Callable[..., np.ndarray]
+    applies: Callable[[Tables], Any] = lambda _: True
     reported: bool = True
     analyzed: bool = False
     weighted: bool = False
     """Whether the value is no function of sums: it takes the counts [N, ...], and the weights of
     the examples in each resample [R, N]."""
+
+    def score(self, tables: Tables) -> float:
+        """Compute the value of all examples."""
+        if self.weighted:
+            return float(self.value(self.counts(tables), np.ones((1, len(tables))))[0])
+        return float(self.value(total(self.counts, tables)))
 
 
 # --- Counts of each example -----------------------------------------------------------------------
@@ -108,10 +116,8 @@ def weighted_ranks(values: npt.ArrayLike, weights: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def confidence_counts(tables: Tables) -> np.ndarray | None:
+def confidence_counts(tables: Tables) -> np.ndarray:
     """Compute the ``bin_counts`` of the predictions of each example [N, 3, bins]."""
-    if not tables.is_rated:
-        return None
     items = tables.calibrated
     counts = bin_counts(items.score, items.credit, groups=(items.example, len(tables)))
     return np.moveaxis(counts.reshape(3, len(tables), NUM_BINS), 0, 1)
@@ -247,8 +253,8 @@ RATES = {"precision": precision, "recall": recall, "f1": f1}
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-def total(counts: Callable[[Tables], np.ndarray | None], tables: Tables) -> Any:
-    """Sum the counts of all examples, if there are any; sums of floats are rounded once.
+def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
+    """Sum the counts of all examples; sums of floats are rounded once.
 
     Where there are many names, counts are made for some examples at a time.
     """
@@ -256,8 +262,6 @@ def total(counts: Callable[[Tables], np.ndarray | None], tables: Tables) -> Any:
     rows = []
     for start in range(0, max(1, len(tables)), size):
         of_part = counts(tables if size >= len(tables) else tables.part(start, start + size))
-        if of_part is None:
-            return None
         rows.append(of_part.sum(axis=0, keepdims=True) if of_part.dtype.kind == "i" else of_part)
     sums = np.concatenate(rows)
     return sums.sum(axis=0) if sums.dtype.kind == "i" else _exact_sum(np.moveaxis(sums, 0, -1))
@@ -265,17 +269,17 @@ def total(counts: Callable[[Tables], np.ndarray | None], tables: Tables) -> Any:
 
 def score(tables: Tables, *, analysis: bool = False) -> dict[str, float]:
     """Compute the reported metrics of gold and predictions by name; an ``analysis`` has more."""
-    sums: dict[Any, tuple[Any, ...]] = {}
+    sums: dict[Callable[[Tables], np.ndarray], np.ndarray] = {}
     scores = {}
     for name, metric in tables.type.metrics.items():
-        if not (metric.reported or (analysis and metric.analyzed)):
+        if not (metric.reported or (analysis and metric.analyzed)) or not metric.applies(tables):
             continue
-        if metric.counts not in sums and metric.weighted:
-            sums[metric.counts] = metric.counts(tables), np.ones((1, len(tables)))
-        elif metric.counts not in sums:
-            sums[metric.counts] = (total(metric.counts, tables),)
-        if sums[metric.counts][0] is not None:
-            scores[name] = metric.value(*sums[metric.counts]).item()  # counts are whole numbers
+        if metric.weighted:
+            scores[name] = metric.score(tables)
+            continue
+        if metric.counts not in sums:
+            sums[metric.counts] = total(metric.counts, tables)
+        scores[name] = metric.value(sums[metric.counts]).item()  # counts are whole numbers
     return scores | dict(tables.type.further_scores(tables))
 
 
@@ -284,7 +288,7 @@ def rates(form: str) -> dict[str, Metric]:
     return {form.format(name): Metric(item_counts, value) for name, value in RATES.items()}
 
 
-ECE = {"ece": Metric(confidence_counts, calibration_error, reported=False)}
+ECE = {"ece": Metric(confidence_counts, calibration_error, attrgetter("is_rated"), reported=False)}
 """The expected calibration error, which applies if all probabilities are known."""
 CLASS_METRICS = {
     "macro_f1": Metric(class_counts, macro_f1),

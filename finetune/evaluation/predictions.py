@@ -19,6 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from types import UnionType
@@ -34,11 +35,12 @@ from finetune.evaluation.decisions import Costs
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, check_names
 from finetune.evaluation.prediction_types import KEYS, TYPES, key_of_row
-from finetune.evaluation.prediction_types.labels import LABEL, unify
+from finetune.evaluation.prediction_types.labels import unify
 from finetune.evaluation.prediction_types.spans import SPANS, predicted_scheme
 from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder, saved_decisions
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.runtime.memory import without_garbage_collection
 from finetune.types import Example, MaskedPrediction, Prediction, UserError, abbreviated, quantity
 
 
@@ -64,12 +66,6 @@ class GoldSource:
     positive: str | None = None
     costs: Costs | None = None
     encoding: str = UTF_8
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """The arguments of readers."""
-        usual = self.usual_columns
-        return {"columns": self.columns, "usual_columns": usual, "encoding": self.encoding}
 
 
 @dataclass(frozen=True)
@@ -304,6 +300,7 @@ class AlignedRuns:
     positive_note: str = ""
 
 
+@without_garbage_collection()
 def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> AlignedRuns:
     """Read prediction files for the same examples and align them with the same gold.
 
@@ -318,18 +315,22 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
         files = list(map(_with_spelled_spans, files))
     _check_types(files, [file.type for file in files])
     type = files[0].type
-    if source.usual_columns is None:
-        of_run = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
-        source = replace(source, usual_columns=of_run)
-    gold = _read_gold(files, source)
-    vocabulary = None
+    usual, vocabulary = source.usual_columns, None
+    if usual is None and (source.gold or source.train):
+        usual = RunFolder.open(paths[0].parent).columns
+    read = partial(
+        type.read_gold, columns=source.columns, usual_columns=usual, encoding=source.encoding
+    )
+    if source.gold is None:
+        gold = _shared_gold(files, source)
+    else:
+        gold = Rows.of(source.gold, type, list(read(source.gold)))
     if source.train is not None:
         if not (type.in_words and type.classes and type.classes.confusions):
             raise UserError(
                 f"--train {source.train}: it does not apply to {type.name}: leave it out."
             )
-        examples = list(type.read_gold(source.train, **source.reading))
-        vocabulary = TrainingVocabulary.of(examples)
+        vocabulary = TrainingVocabulary.of(list(read(source.train)))
     elif source.gold is None and type.in_words:
         vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
     with_ids = [file for file in files if file.ids is not None]
@@ -337,13 +338,7 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     if gold.ids is None and not type.may_leave_out:
         gold = _in_order(gold, (with_ids or files)[0])
     runs = [replace(join(file, gold), vocabulary=vocabulary) for file in files]
-    note = ""
-    if type is LABEL:
-        runs, note = unify(runs, source.positive)
-    elif source.positive is not None:
-        raise UserError(
-            f"--positive {source.positive}: it applies to texts with one of two labels."
-        )
+    runs, note = unify(runs, source.positive)
     _check_types(files, [run.type for run in runs])
     for file, run in zip(files, runs, strict=True):
         if len(run) != len(runs[0]):
@@ -383,14 +378,12 @@ def _check_types(files: Sequence[Rows], types: Sequence[PredictionType]) -> None
             )
 
 
-def _read_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
-    # from a file, or from the prediction files that hold it, which must agree
-    type = files[0].type
-    if source.gold is not None:
-        return Rows.of(source.gold, type, [*type.read_gold(source.gold, **source.reading)])
+def _shared_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
+    # of the prediction files that hold it, which must agree
     if source.columns and source.train is None:
         role, name = next(iter(source.columns.items()))
         raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
+    type = files[0].type
     with_gold = [file for file in files if all("gold" in row.values for row in file.rows)]
     if not with_gold:
         raise UserError(

@@ -44,18 +44,15 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Read the files of a run so far; a folder without a run has none."""
-        contents: list[dict[str, Any]] = []
-        problems = {}
+        contents, problems = dict[str, dict[str, Any]](), dict[str, str]()
         for name, types in _FILES.items():
-            content: dict[str, Any] = {}
             try:
-                content = read_object(path / name, types)
+                contents[name] = read_object(path / name, types)
             except OSError:
                 problems[name] = ""
             except UserError as error:
                 problems[name] = str(error)
-            contents.append(content)
-        config, metrics, environment = contents
+        config, metrics, environment = (contents.get(name, {}) for name in _FILES)
         if not conforms(metrics, dict[str, dict[str, float]]):
             problems["metrics.json"] = (
                 f"{path / 'metrics.json'} is damaged: it must hold scores by split and name."

@@ -107,7 +107,7 @@ def count_metric(name: str, runs: Sequence[Tables]) -> list[Counts]:
     names = tuple(sorted({name for run in runs for name in run.names}))
     runs = [replace(run, names=names) for run in runs]  # columns of counts agree
     metric = find_metric(name, runs)
-    rows = (np.asarray(metric.counts(run), np.float64) for run in runs)
+    rows = (metric.counts(run).astype(np.float64) for run in runs)
     return [Counts(counts, metric.value, metric.weighted) for counts in rows]
 
 
@@ -118,21 +118,16 @@ def find_metric(metric: str, runs: Sequence[Tables]) -> Metric:
     ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
     ``finetune report``.
     """
-
-    def applies(metric: Metric) -> bool:
-        return all(metric.counts(run) is not None for run in runs)
-
     type = runs[0].type
-    of_names = metrics.metrics_of_names(runs[0]) | level_metrics(runs[0])
-    chosen = type.metrics.get(metric) or of_names.get(metric)
-    if chosen is not None and applies(chosen):
-        return chosen
-    legal = {name: m for name, m in type.metrics.items() if applies(m)} | of_names
+    legal = {name: m for name, m in type.metrics.items() if all(map(m.applies, runs))}
+    legal |= metrics.metrics_of_names(runs[0]) | level_metrics(runs[0])
+    if metric in legal:
+        return legal[metric]
     for run in runs:
         legal |= subgroup_metrics(run)
     chosen = legal.get(metric)
-    if chosen is not None and any(np.any(chosen.counts(run)) for run in runs):
-        return chosen  # the subgroup occurs
+    if chosen is not None and any(chosen.counts(run).any() for run in runs):  # the subgroup occurs
+        return chosen
     near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
     of_training = "in_training" in metric or "unseen" in metric
     if runs[0].vocabulary is None and type.in_words and of_training:

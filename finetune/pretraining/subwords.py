@@ -45,17 +45,13 @@ def _subword_losses(tables: Tables) -> np.ndarray:
     return np.array([(math.fsum(loss), len(loss)) for loss in losses], dtype=float)
 
 
-def _boundary_losses(tables: Tables) -> np.ndarray | None:
-    if not any(prediction.boundary_losses for prediction in tables.predictions):
-        return None
+def _boundary_losses(tables: Tables) -> np.ndarray:
     losses = [prediction.boundary_losses or () for prediction in tables.predictions]
     return np.array([(math.fsum(loss), len(loss)) for loss in losses], dtype=float)
 
 
-def _next_sentence_counts(tables: Tables) -> np.ndarray | None:
+def _next_sentence_counts(tables: Tables) -> np.ndarray:
     pairs = [(p.follows, p.follows_score) for p in tables.predictions]
-    if all(score is None for _, score in pairs):
-        return None
     rows = [(s is not None and f == (s >= 0.5), s is not None) for f, s in pairs]
     return np.array(rows, dtype=np.int64)
 
@@ -109,8 +105,16 @@ SUBWORDS = PredictionType(
         "mlm_accuracy": Metric(lambda tables: item_counts(tables)[:, ::2], mean),
         "mlm_loss": Metric(_subword_losses, mean),
         "perplexity": Metric(_subword_losses, lambda sums: np.exp(mean(sums))),
-        "sbo_loss": Metric(_boundary_losses, mean),
-        "nsp_accuracy": Metric(_next_sentence_counts, mean),
+        "sbo_loss": Metric(
+            _boundary_losses,
+            mean,
+            lambda tables: any(p.boundary_losses for p in tables.predictions),
+        ),
+        "nsp_accuracy": Metric(
+            _next_sentence_counts,
+            mean,
+            lambda tables: any(p.follows_score is not None for p in tables.predictions),
+        ),
     },
     default="mlm_accuracy",
     gold=attrgetter("label"),

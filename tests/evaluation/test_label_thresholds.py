@@ -17,7 +17,6 @@ from finetune.evaluation.decisions.label_thresholds import (
     table_of,
 )
 from finetune.evaluation.prediction_types import scores_of
-from finetune.evaluation.prediction_types.labels import LABEL, LABELS
 from finetune.types import TextExample, UserError
 from tests.command import run
 
@@ -28,9 +27,9 @@ def two_labels(seed: int, number: int = 40) -> LabelProbabilities:
     random = np.random.default_rng(seed)
     gold = random.random(number) < 0.3
     scores = np.clip(0.3 * gold + random.random(number) * 0.6, 0, 1).round(2)[:, None]
-    labels = ["no" if not yes else "yes" for yes in gold]
+    labels = [("no",) if not yes else ("yes",) for yes in gold]
     examples = [TextExample(i, f"text {i}", None, label) for i, label in enumerate(labels)]
-    return LabelProbabilities(LABEL, ("no", "yes"), ("yes",), examples, labels, scores)
+    return LabelProbabilities(("no", "yes"), ("yes",), examples, labels, scores)
 
 
 def several_labels(seed: int, number: int = 24) -> LabelProbabilities:
@@ -39,14 +38,15 @@ def several_labels(seed: int, number: int = 24) -> LabelProbabilities:
     scores = np.clip(0.3 * gold + random.random((number, 3)) * 0.6, 0, 1).round(1)
     labels = [tuple(np.array(NAMES)[row].tolist()) for row in gold]
     examples = [TextExample(i, f"text {i}", None, label) for i, label in enumerate(labels)]
-    return LabelProbabilities(LABELS, NAMES, NAMES, examples, labels, scores)
+    return LabelProbabilities(NAMES, NAMES, examples, labels, scores)
 
 
 def score(data: LabelProbabilities, metric: str, thresholds: list[float]) -> float:
     decided = data.scores >= np.array(thresholds)
-    if data.type is LABEL:
+    if len(data.columns) == 1:
         predicted: list = ["yes" if row[0] else "no" for row in decided]
-        return scores_of("label", data.gold, predicted, labels=data.names, positive="yes")[metric]
+        gold = [label for (label,) in data.gold]
+        return scores_of("label", gold, predicted, labels=data.names, positive="yes")[metric]
     predicted = [tuple(np.array(NAMES)[row].tolist()) for row in decided]
     return scores_of("labels", data.gold, predicted, labels=NAMES)[metric]
 
@@ -76,7 +76,7 @@ def test_thresholds_raise_a_metric_of_levels() -> None:
     paths = dict(zip(NAMES, names, strict=True))
     gold = [tuple(paths[name] for name in labels) for labels in data.gold]
     data = replace(data, names=names, columns=names, gold=gold, separator="/")
-    metric, usual = data.metric("hierarchical_f1"), np.full(3, 0.5)
+    metric, usual = "hierarchical_f1", np.full(3, 0.5)
     found = np.array(list(choose(data, Goal("hierarchical_f1")).values()))
     assert data.value(metric, found) > data.value(metric, usual)
 
@@ -117,7 +117,7 @@ def test_rare_labels_keep_their_threshold() -> None:
     applies = data.applies.copy()
     applies[:, 2] = False
     gold = [tuple(np.array(NAMES)[row].tolist()) for row in applies]
-    data = LabelProbabilities(LABELS, NAMES, NAMES, data.examples, gold, data.scores)
+    data = LabelProbabilities(NAMES, NAMES, data.examples, gold, data.scores)
     assert choose(data, Goal("macro_f1"), default=0.4)["c"] == 0.4
 
 

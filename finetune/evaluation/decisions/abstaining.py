@@ -51,7 +51,7 @@ def above(answers: Items, confidence: float | Mapping[str, float]) -> Items:
     if not isinstance(confidence, Mapping):
         return answers.take(answers.score >= confidence)
     names = canonical_names(confidence)  # as in aligned predictions
-    least = below(dict(zip(names, confidence.values(), strict=True)))
+    least = below({names[name]: value for name, value in confidence.items()})
     return answers.take(answers.score >= np.array(list(map(least, answers.columns["name"]))))
 
 
@@ -229,7 +229,7 @@ def abstained_note(tables: Tables) -> str:
     metric, items = tables.type.metrics[tables.type.default], tables.items
     forced = replace(tables, items=replace(items, abstained=np.zeros(len(items), bool)))
     of_answered, of_all = (
-        float(metric.value(np.asarray(metric.counts(run))[rows].sum(axis=0)))
+        float(metric.value(metric.counts(run)[rows].sum(axis=0)))
         for run, rows in ((tables, answered), (forced, slice(None)))
     )
     number = len(left_out) - int(answered.sum())

@@ -83,25 +83,34 @@ class DecisionGoal:
 
     def choose(self, run: RunFolder, split: str, type: PredictionType, state: Any) -> Choice:
         """Choose on the predictions of a split; ``state`` is the state of the model's task."""
-        if self.costs is not None:
-            labels = list(state.labels)
-            return choose_costs(self.costs, labels, type, _tables(run, split), split)
-        if self.sets is not None:
-            how = self.set_scores, self.per_class
-            return choose_sets(_tables(run, split), split, self.sets, *how)
-        if self.risk is not None or self.coverage is not None:
-            chose_epoch = split == "validation" and run.config.get("validation") != "none"
-            wanted = self.risk, self.coverage, self.delta
-            return choose_confidence(_tables(run, split), split, *wanted, chose_epoch)
-        if not chooses_labels(type, state):
+        of_answers = self.risk is not None or self.coverage is not None
+        of_labels = not (of_answers or self.costs is not None or self.sets is not None)
+        if of_labels and not chooses_labels(type, state):
             raise UserError(
                 f"{run.path}: --metric, --precision and --recall are for labels of texts; "
                 "`ner` (--calibrate types) and `qa` choose thresholds in training. Give --risk or "
                 "--coverage to abstain."
             )
+        source = GoldSource(positive=state.positive if of_labels else None)
+        runs = dict[str, Tables]()  # of the split, and of test for comparison
+        for name in filter(run.splits.__contains__, dict.fromkeys((split, "test"))):
+            tolerated = () if name == split else (DataError,)  # test may lack labels
+            with contextlib.suppress(*tolerated):
+                runs[name] = align_runs([run.predictions(name)], source).runs[0]
+        if split not in runs:
+            raise UserError(
+                f"{run.path}: no predictions.{split}.jsonl with gold to choose on: give "
+                "the folder of a run with validation data, or --split."
+            )
+        if self.costs is not None:
+            return choose_costs(self.costs, list(state.labels), type, runs, split)
+        if self.sets is not None:
+            return choose_sets(runs, split, self.sets, self.set_scores, self.per_class)
+        if of_answers:
+            chose_epoch = split == "validation" and run.config.get("validation") != "none"
+            return choose_confidence(runs, split, self.risk, self.coverage, self.delta, chose_epoch)
         goal = Goal(self.metric, self.precision, self.recall)
         of_model = list(state.labels), state.positive, state.threshold
-        runs = _tables(run, split, state.positive)
         return choose_thresholds(runs, split, *of_model, goal, folder=str(run.path))
 
 
@@ -127,19 +136,3 @@ def fields_with(
     for name, value in chosen.items():
         (fields if name == "thresholds" else fields["decisions"])[name] = value
     return fields
-
-
-def _tables(run: RunFolder, split: str, positive: str | None = None) -> dict[str, Tables]:
-    # of the split, and of test for comparison
-    tables = {}
-    for name in filter(run.splits.__contains__, dict.fromkeys((split, "test"))):
-        tolerated = () if name == split else (DataError,)  # test may lack labels
-        with contextlib.suppress(*tolerated):
-            source = GoldSource(positive=positive)
-            tables[name] = align_runs([run.predictions(name)], source).runs[0]
-    if split not in tables:
-        raise UserError(
-            f"{run.path}: no predictions.{split}.jsonl with gold to choose on: give "
-            "the folder of a run with validation data, or --split."
-        )
-    return tables

@@ -90,7 +90,7 @@ def check_costs(costs: Costs, labels: Sequence[str], type: PredictionType) -> No
 
 def with_costs(tables: Tables, costs: Costs) -> Tables:
     """Add the costs of mistakes to labels, by the names that gold has."""
-    names = dict(zip(costs, canonical_names(costs), strict=True))
+    names = canonical_names(costs)
     renamed = {
         names[gold]: {names.get(name, name): cost for name, cost in row.items()}
         for gold, row in costs.items()
@@ -102,7 +102,7 @@ def with_costs(tables: Tables, costs: Costs) -> Tables:
 
 def by_cost(tables: Tables, costs: Costs) -> Tables:
     """Replace each predicted label by the cheapest one, and add the costs."""
-    names = dict(zip(costs, canonical_names(costs), strict=True))
+    names = canonical_names(costs)
     pairs = zip(tables.predictions, tables.examples, strict=True)
     predictions = [Decisions(costs=costs).apply(*pair) for pair in pairs]
     labels = [NO_LABEL if p.label is None else names[p.label] for p in predictions]

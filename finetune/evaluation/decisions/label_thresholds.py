@@ -21,8 +21,8 @@ from finetune.config.metric_properties import properties_of
 from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
 from finetune.evaluation.decisions import Choice
-from finetune.evaluation.items import PredictionType, TableRows, Tables
-from finetune.evaluation.metrics import Metric, f1, precision, recall, total
+from finetune.evaluation.items import TableRows, Tables
+from finetune.evaluation.metrics import Metric, f1, precision, recall
 from finetune.evaluation.prediction_types.labels import LABEL, LABELS
 from finetune.evaluation.significance import find_metric
 from finetune.types import UserError, abbreviated
@@ -52,17 +52,17 @@ class LabelProbabilities:
     """Gold and probabilities of examples: ``applies`` and ``scores`` [N, C] of ``columns`` [C].
 
     ``names`` are all labels. With two labels, ``columns`` holds only the positive one. If one of
-    more than two labels is right, an example has a set of at most one label: the scores of all but
-    the most probable label are -1, so that the model abstains below a threshold. ``separator``
-    divides the levels of labels.
+    more than two labels is right (``is_of_one``), an example has a set of at most one label: the
+    scores of all but the most probable label are -1, so that the model abstains below a threshold.
+    ``separator`` divides the levels of labels.
     """
 
-    type: PredictionType
     names: tuple[str, ...]
     columns: tuple[str, ...]
     examples: Sequence[Any]
     gold: Sequence[Any]
     scores: np.ndarray
+    is_of_one: bool = False
     separator: str | None = None
 
     @classmethod
@@ -74,28 +74,19 @@ class LabelProbabilities:
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
-        gold, separator = run.gold, run.separator
+        gold, is_of_one = run.gold, run.type.one_class and positive is None
         if run.type.one_class:  # the names of the model, where gold has those of NLI
-            of_model = dict(zip(canonical_names(names), names, strict=True))
-            gold = [of_model.get(name, name) for name in gold]
-        if positive is not None:
-            return cls(LABEL, tuple(names), columns, run.examples, gold, scores, separator)
-        if run.type.one_class:
-            gold = [(name,) for name in gold]
+            of_model = {standard: name for name, standard in canonical_names(names).items()}
+            gold = [(of_model.get(name, name),) for name in gold]
+        if is_of_one:
             best = scores.argmax(axis=1)[:, None] == np.arange(len(columns))
             scores = np.where(best, scores, -1.0)
-        return cls(LABELS, tuple(names), columns, run.examples, gold, scores, separator)
-
-    @property
-    def is_of_one(self) -> bool:
-        """True if one of more than two labels is right, so that the model may abstain."""
-        return self.type is LABELS and bool((self.scores < 0).any())
+        return cls(tuple(names), columns, run.examples, gold, scores, is_of_one, run.separator)
 
     @property
     def applies(self) -> np.ndarray:
         """The gold labels of each example as booleans [N, C]."""
-        sets = [(gold,) for gold in self.gold] if self.type is LABEL else self.gold
-        rows = [[name in labels for name in self.columns] for labels in sets]
+        rows = [[name in labels for name in self.columns] for labels in self.gold]
         return np.array(rows, dtype=bool).reshape(self.scores.shape)
 
     def take(self, rows: Sequence[int]) -> LabelProbabilities:
@@ -105,23 +96,19 @@ class LabelProbabilities:
 
     def tables(self, decided: np.ndarray) -> Tables:
         """Make the tables of gold and of decisions [N, C]."""
-        predicted: list[Any]
         fields: dict[str, Any] = {"labels": self.names, "separator": self.separator}
-        if self.type is LABELS:
+        if len(self.columns) == len(self.names):
             predicted = [tuple(compress(self.columns, row)) for row in decided.tolist()]
             return LABELS.of_values(self.gold, predicted, **fields)
-        other = next(name for name in self.names if name != self.columns[0])
-        predicted = [self.columns[0] if yes else other for yes in decided[:, 0]]
-        return LABEL.of_values(self.gold, predicted, positive=self.columns[0], **fields)
+        (positive,) = self.columns
+        other = next(name for name in self.names if name != positive)
+        answers, gold = np.where(decided[:, 0], positive, other).tolist(), [g for (g,) in self.gold]
+        return LABEL.of_values(gold, answers, positive=positive, **fields)
 
-    def metric(self, name: str) -> Metric:
-        """Find a metric of these predictions; a UserError lists their metrics."""
-        return find_metric(name, [self.tables(self.applies)])
-
-    def value(self, metric: Metric, thresholds: np.ndarray) -> float:
-        """Compute the score under thresholds [C], or under those of each example [N, C]."""
+    def value(self, name: str, thresholds: np.ndarray) -> float:
+        """Compute a score under thresholds [C], or under those of each example [N, C]."""
         tables = self.tables(self.scores >= thresholds)
-        return float(metric.value(total(metric.counts, tables)))
+        return find_metric(name, [tables]).score(tables)
 
 
 def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[str, float]:
@@ -141,7 +128,7 @@ def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[s
             counts = _counts(*columns[index], cuts[index])
             best[index] = cuts[index][_best_rate(counts, goal)]
         return dict(zip(data.columns, best.tolist(), strict=True))
-    metric = data.metric(goal.metric)
+    metric = find_metric(goal.metric, [data.tables(applies)])
     sign = -1 if properties_of(goal.metric).lower_is_better else 1
     decided = data.scores >= best
     for _ in range(5 if len(enough) > 1 else 1):
@@ -164,7 +151,7 @@ def _values_under(
     sums = []
     for answer, side in ((False, slice(None)), (True, slice(None, None, -1))):
         decided[:, index] = answer
-        counts = np.asarray(metric.counts(data.tables(decided)))[order][side]
+        counts = metric.counts(data.tables(decided))[order][side]
         sums.append(np.concatenate([np.zeros_like(counts[:1]), counts.cumsum(axis=0)]))
     below = data.scores[order, index].searchsorted(cuts)
     return metric.value(sums[0][below] + sums[1][len(order) - below])
@@ -258,9 +245,9 @@ def choose_thresholds(
         notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
     fitted, before_after = cross_fitted(data, goal, default), {}
     for name, of_split in splits.items():
-        compared, before = of_split.metric(metric), np.full(len(chosen), default)
+        before = np.full(len(chosen), default)
         after = fitted if name == split else np.array(list(chosen.values()))
-        old, new = of_split.value(compared, before), of_split.value(compared, after)
+        old, new = of_split.value(metric, before), of_split.value(metric, after)
         before_after[name] = {"before": old, "after": new}
         how = " (each half with the threshold of the other)" if name == split else ""
         notes.append(f"{name} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")

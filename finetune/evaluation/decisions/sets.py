@@ -59,7 +59,8 @@ def _gold_classes(tables: Tables) -> dict[int, Any]:
     classes = {}
     for index, (prediction, gold) in enumerate(zip(tables.predictions, tables.gold, strict=True)):
         probabilities = prediction.class_probabilities
-        names = dict(zip(canonical_names(map(str, probabilities)), probabilities, strict=True))
+        standard = canonical_names(map(str, probabilities))
+        names = {standard[str(name)]: name for name in probabilities}
         if (key := gold if gold in probabilities else names.get(gold)) in probabilities:
             classes[index] = key
     if not classes:

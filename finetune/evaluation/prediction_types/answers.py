@@ -62,9 +62,11 @@ def _with_items(tables: Tables) -> Tables:
     return replace(tables, items=replace(items, credit=credit, columns=columns))
 
 
-def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> Any:
-    if has_answer is not None and all(tables.gold):
-        return None
+def _has_unanswerable(tables: Tables) -> bool:
+    return not all(tables.gold)
+
+
+def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> np.ndarray:
     items = tables.items
     score = items.credit if exact else items.columns["f1"]
     has = items.columns["has_answer"]
@@ -113,7 +115,7 @@ def _best_scores(tables: Tables) -> dict[str, float]:
     no_answer = [prediction.no_answer_score for prediction in tables.predictions]
     scores = [score for score in no_answer if score is not None]
     best = [p.best for p in tables.predictions if p.best is not None]
-    if not scores or all(tables.gold) or min(len(scores), len(best)) < len(no_answer):
+    if not scores or not _has_unanswerable(tables) or min(len(scores), len(best)) < len(no_answer):
         return {}
     texts = [answers[0].text if answers else "" for answers in best]
     return best_scores(tables.gold, texts, list(map(float, scores)))
@@ -177,7 +179,9 @@ ANSWERS = PredictionType(
         "f1": Metric(partial(_question_counts, exact=False), mean),
         **{
             f"{part}_{name}": Metric(
-                partial(_question_counts, exact=exact, has_answer=has_answer), mean
+                partial(_question_counts, exact=exact, has_answer=has_answer),
+                mean,
+                _has_unanswerable,
             )
             for part, has_answer in (("hasans", True), ("noans", False))
             for name, exact in (("exact", True), ("f1", False))

@@ -38,7 +38,6 @@ from finetune.evaluation.items import (
     probability,
     right_by_group,
     set_items,
-    sorted_names,
 )
 from finetune.evaluation.metrics import (
     CLASS_METRICS,
@@ -142,7 +141,7 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
     left_out = [prediction.decided.get("withheld") for prediction in predictions]
     abstained = {index: label for index, label in enumerate(left_out) if isinstance(label, str)}
     names = list(dict.fromkeys(map(_name, (*gold, *predicted, *abstained.values()))))
-    renamed = dict(zip(names, canonical_names(names), strict=True))  # all names or none
+    renamed = canonical_names(names)  # all names or none
     gold, predicted = ([renamed[_name(label)] for label in side] for side in (gold, predicted))
     predictions = list(predictions)
     for index, label in abstained.items():
@@ -181,26 +180,25 @@ def _names(label: Any) -> tuple[str, ...]:
 
 def unify(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
     """Decide what all runs share: numbers or names, and the positive class, with a note on it."""
-    # whole numbers, which are names, are numbers next to runs of other numbers
     types = {run.type for run in runs}
-    value_types = {type(prediction.label) for run in runs for prediction in run.predictions}
-    if types == {LABEL, NUMBER} and value_types <= _NUMBERS:
-        runs = [NUMBER.tables_of(run.examples, run.predictions) for run in runs]
-    labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
-    labels.discard(NO_LABEL)
-    saved = {p.positive for run in runs for p in run.predictions if p.positive is not None}
-    several = types != {LABEL} or len({*canonical_names([*labels, *saved])}) > 2
+    if types == {LABEL, NUMBER}:  # whole numbers, which are names, are numbers next to others
+        if {type(prediction.label) for run in runs for prediction in run.predictions} <= _NUMBERS:
+            runs = [NUMBER.tables_of(run.examples, run.predictions) for run in runs]
+    of_labels = runs if types == {LABEL} else []
+    labels = {name for run in of_labels for name in (*run.gold, *run.predicted)} - {NO_LABEL}
+    saved = {p.positive for run in of_labels for p in run.predictions if p.positive is not None}
+    several = not of_labels or len({*canonical_names([*labels, *saved]).values()}) > 2
     if positive is not None and several:
         raise UserError(f"--positive {positive}: it applies to texts with one of two labels.")
-    if types != {LABEL}:
+    if not of_labels:
         return runs, ""
     note = ""
     if len(labels) != 2:
         chosen = positive or next(iter(saved), None) if len(labels) == 1 else None
     else:
         of_runs = positive or (next(iter(saved)) if len(saved) == 1 else "")
-        names = canonical_names([*labels, of_runs])
-        in_files = names[-1] if positive or names[-1] in labels else None
+        name = canonical_names([*labels, of_runs])[of_runs]
+        in_files = name if positive or name in labels else None
         chosen = positive_label(labels, Counter(runs[0].gold), in_files)
         if not in_files and not named_positive(labels):
             note = f"f1 scores {chosen!r}, the rarer label of gold; --positive names another."
@@ -235,13 +233,7 @@ _WITHOUT_GOLD = "no row has a label."
 # --- One label ------------------------------------------------------------------------------------
 
 
-def _positive_counts(tables: Tables) -> np.ndarray | None:
-    return None if tables.positive is None else item_counts(tables, tables.positive)
-
-
-def _cost_counts(tables: Tables) -> np.ndarray | None:
-    if not tables.costs:
-        return None
+def _cost_counts(tables: Tables) -> np.ndarray:
     # a text without a label, as a blank one, costs as much as the dearest label
     rows = zip((tables.costs[gold] for gold in tables.gold), tables.predicted, strict=True)
     costs = [of_gold.get(predicted, max(of_gold.values())) for of_gold, predicted in rows]
@@ -249,13 +241,12 @@ def _cost_counts(tables: Tables) -> np.ndarray | None:
 
 
 def _label_tables(tables: Tables) -> Tables:
-    tables = replace(tables, items=decided_items(tables))
-    names = sorted_names(tables)
-    labels, positive = tables.labels or names, tables.positive
+    items, positive = decided_items(tables), tables.positive
+    labels = {*tables.labels} or {*items.gold, *items.answer} - {NO_LABEL}
     if positive is None and len(labels) == 2:
         positive = positive_label(labels, Counter(tables.gold))
     separator = next((p.separator for p in tables.predictions), tables.separator)
-    return replace(tables, names=names, positive=positive, separator=separator)
+    return replace(tables, items=items, positive=positive, separator=separator)
 
 
 LABEL = PredictionType(
@@ -264,9 +255,11 @@ LABEL = PredictionType(
     metrics={
         "accuracy": Metric(item_counts, recall),
         **CLASS_METRICS,
-        "f1": Metric(_positive_counts, f1),
+        "f1": Metric(
+            lambda tables: item_counts(tables, tables.positive), f1, attrgetter("positive")
+        ),
         "micro_f1": Metric(item_counts, f1, reported=False, analyzed=True),
-        "mean_cost": Metric(_cost_counts, mean),
+        "mean_cost": Metric(_cost_counts, mean, attrgetter("costs")),
         **ECE,
         **votes.METRICS,
         **hierarchy.METRICS,

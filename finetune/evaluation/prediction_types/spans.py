@@ -34,7 +34,6 @@ from finetune.evaluation.items import (
     buckets,
     check_names,
     count,
-    pair_items,
     probability,
     set_items,
 )
@@ -50,7 +49,7 @@ from finetune.evaluation.metrics import (
     rates,
     ratio,
 )
-from finetune.evaluation.span_matching import CRITERIA, match_spans
+from finetune.evaluation.span_matching import CRITERIA, Match, match_spans
 from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, Span, SpanPrediction, TokenExample, quantity
 
@@ -136,10 +135,10 @@ def matched_items(
 
     The ``category`` says how both spans correspond.
     """
-    sides = enumerate(zip(gold, predicted, strict=True))
-    rows = [(index, match) for index, both in sides for match in match_spans(*both)]
-    categories = np.array([match.category for _, match in rows], object)
-    return pair_items(((index, *match) for index, match in rows), scores, category=categories)
+    items = set_items(gold, predicted, scores, match_spans)
+    pairs = zip(items.gold, items.predicted, strict=True)
+    categories = np.array([Match(*pair).category for pair in pairs], object)
+    return replace(items, columns={"category": categories})
 
 
 def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
@@ -150,11 +149,13 @@ def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
     return counts
 
 
-def _depth_counts(tables: Tables, inner: bool) -> np.ndarray | None:
-    # of inner or of outermost spans for ``subgroup_f1`` [N, 4], where gold is nested
+def _is_nested(tables: Tables) -> Any:
+    return (tables.items.columns["gold_depth"] > 0).any()
+
+
+def _depth_counts(tables: Tables, inner: bool) -> np.ndarray:
+    # of inner or of outermost spans for ``subgroup_f1`` [N, 4]
     items, counts = tables.items, []
-    if not (items.columns["gold_depth"] > 0).any():
-        return None
     for side in ("gold_depth", "predicted_depth"):
         depth = items.columns[side]
         chosen = depth > 0 if inner else depth == 0
@@ -171,11 +172,13 @@ def subgroup_f1(sums: np.ndarray) -> np.ndarray:
     return ratio(2 * precision * recall, precision + recall)
 
 
-def _character_counts(tables: Tables) -> np.ndarray | None:
-    # of the spans of each text in characters; words cannot represent those that are misaligned
+def _has_characters(tables: Tables) -> bool:
     has_offsets = [e.offsets is not None and e.spans is not None for e in tables.examples]
-    if not (has_offsets and all(has_offsets)):
-        return None
+    return bool(has_offsets) and all(has_offsets)
+
+
+def _character_counts(tables: Tables) -> np.ndarray:
+    # of the spans of each text in characters; words cannot represent those that are misaligned
     in_words: list[list[Span]] = [[] for _ in range(len(tables))]
     for index, span in zip(tables.items.example.tolist(), tables.items.predicted, strict=True):
         in_words[index] += [] if span is None else [span]
@@ -198,7 +201,9 @@ SPAN_METRICS = {
     "span_f1_macro": Metric(class_counts, macro_f1, reported=False, analyzed=True),
     **ECE,
     **{
-        f"span_{rate}_characters": Metric(_character_counts, value, reported=rate == "f1")
+        f"span_{rate}_characters": Metric(
+            _character_counts, value, _has_characters, reported=rate == "f1"
+        )
         for rate, value in RATES.items()
     },
 }
@@ -297,7 +302,7 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 
 def _with_items(tables: Tables) -> Tables:
     scores_by_span = [dict(zip(p.spans, p.scores, strict=True)) for p in tables.predictions]
-    items = matched_items(map(set, tables.gold), map(set, tables.predicted), scores_by_span)
+    items = matched_items(tables.gold, tables.predicted, scores_by_span)
     columns = dict(items.columns)
     for name, side, sets in (
         ("gold_depth", items.gold, tables.gold),
@@ -361,11 +366,11 @@ SPANS = PredictionType(
     ),
     metrics={
         **rates("span_{}_strict"),
-        "span_f1_outermost": Metric(partial(_depth_counts, inner=False), subgroup_f1),
-        "span_f1_inner": Metric(_inner_counts, subgroup_f1),
+        "span_f1_outermost": Metric(partial(_depth_counts, inner=False), subgroup_f1, _is_nested),
+        "span_f1_inner": Metric(_inner_counts, subgroup_f1, _is_nested),
         **SPAN_METRICS,
         **{
-            name: Metric(_inner_counts, itemgetter((..., column)))
+            name: Metric(_inner_counts, itemgetter((..., column)), _is_nested)
             for name, column in (("inner_gold", 0), ("inner_predicted", 2), ("inner_found", 1))
         },
     },

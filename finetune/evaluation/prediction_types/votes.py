@@ -15,28 +15,31 @@ from finetune.evaluation.items import Grouping, Tables, right_by_group
 from finetune.evaluation.metrics import Metric, mean, means, ratio
 
 
-def _has_votes(tables: Tables) -> bool:
+def has_votes(tables: Tables) -> bool:
+    """Whether several annotators labeled some of the texts."""
     return any(example.votes is not None for example in tables.examples)
 
 
 def groupings(tables: Tables) -> dict[str, Grouping]:
     """Group texts by the agreement of their annotators, if there are votes."""
     names = ("unanimous", "majority", "tied", "without votes")
-    if not _has_votes(tables):
+    if not has_votes(tables):
         return {}
     votes = (example.votes for example in tables.examples)
     groups = (names[3] if of_text is None else agreement(of_text)[0] for of_text in votes)
     return {"votes": right_by_group(tables.items, groups, names, "texts")}
 
 
-def _distributions(tables: Tables) -> tuple[np.ndarray, np.ndarray] | None:
-    if not (_has_votes(tables) and tables.is_rated and tables.all_probabilities):
-        return None
+def _has_distributions(tables: Tables) -> bool:
+    return has_votes(tables) and tables.is_rated and bool(tables.all_probabilities)
+
+
+def _distributions(tables: Tables) -> tuple[np.ndarray, np.ndarray]:
     sides = [example.label_distribution() for example in tables.examples], tables.all_probabilities
     names = list(dict.fromkeys(name for side in sides for row in side for name in row))
     canonical = canonical_names(names)
-    number = {name: index for index, name in enumerate(dict.fromkeys(canonical))}
-    column = dict(zip(names, map(number.__getitem__, canonical), strict=True))
+    number = {name: index for index, name in enumerate(dict.fromkeys(canonical.values()))}
+    column = {name: number[standard] for name, standard in canonical.items()}
     arrays = np.zeros((2, len(tables), len(number)))
     for array, side in zip(arrays, sides, strict=True):
         for row, values in zip(array, side, strict=True):
@@ -53,40 +56,33 @@ def _entropies(rows: np.ndarray) -> np.ndarray:
     return entropies
 
 
-def _soft_cross_entropies(tables: Tables) -> np.ndarray | None:
-    if (sides := _distributions(tables)) is None:
-        return None
-    shares, probabilities = sides
+def _soft_cross_entropies(tables: Tables) -> np.ndarray:
+    shares, probabilities = _distributions(tables)
     # 1e-6 is the least probability of prediction files that is not 0
     return means(0.0 - (shares * np.log(np.maximum(probabilities, 1e-6))).sum(-1))
 
 
-def _divergences(tables: Tables) -> np.ndarray | None:
+def _divergences(tables: Tables) -> np.ndarray:
     # in bits: 0 for equal distributions, 1 for those without a common label (Lin 1991)
-    if (sides := _distributions(tables)) is None:
-        return None
+    sides = _distributions(tables)
     both = _entropies((sides[0] + sides[1]) / 2)
     return means((both - sum(map(_entropies, sides)) / 2).clip(0) / math.log(2))
 
 
-def _majority_shares(tables: Tables) -> np.ndarray | None:
-    if not _has_votes(tables):
-        return None
+def _majority_shares(tables: Tables) -> np.ndarray:
     votes = (example.votes for example in tables.examples)
     return np.array([(agreement(of_text)[1], 1) if of_text else (0, 0) for of_text in votes])
 
 
-def _entropies_of_votes(tables: Tables) -> np.ndarray | None:
-    if not _has_votes(tables):
-        return None
+def _entropies_of_votes(tables: Tables) -> np.ndarray:
     distributions = (list(example.label_distribution().values()) for example in tables.examples)
     return means(np.concatenate([_entropies(np.array([p])) for p in distributions]))
 
 
 METRICS = {
-    "soft_cross_entropy": Metric(_soft_cross_entropies, mean),
-    "jensen_shannon": Metric(_divergences, mean),
-    "agreement": Metric(_majority_shares, mean),
-    "votes_entropy": Metric(_entropies_of_votes, mean),
+    "soft_cross_entropy": Metric(_soft_cross_entropies, mean, _has_distributions),
+    "jensen_shannon": Metric(_divergences, mean, _has_distributions),
+    "agreement": Metric(_majority_shares, mean, has_votes),
+    "votes_entropy": Metric(_entropies_of_votes, mean, has_votes),
 }
 """The metrics of texts with votes."""
