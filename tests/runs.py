@@ -112,7 +112,7 @@ LABELS = [
 ]
 
 
-def label_run(folder: Path, rows: list[tuple] = LABELS) -> Path:
+def label_run(folder: Path, rows: list[tuple] = LABELS, **config: Any) -> Path:
     """A run that labels texts."""
     data = [{"text": text, "label": gold} for text, gold, *_ in rows]
     answers = []
@@ -120,9 +120,8 @@ def label_run(folder: Path, rows: list[tuple] = LABELS) -> Path:
         other = {"good": "bad", "bad": "good"}[answer]
         scores = {answer: sure, other: round(1 - sure, 6)}
         answers.append({"id": number, "label": answer, "score": sure, "scores": scores})
-    return write_run(
-        folder, "classify", dict.fromkeys(("train", "validation", "test"), data), answers
-    )
+    splits = dict.fromkeys(("train", "validation", "test"), data)
+    return write_run(folder, "classify", splits, answers, **config)
 
 
 def spans_run(folder: Path) -> Path:

@@ -101,8 +101,15 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         counts, lower = custom_counts(custom, aligned.runs), custom.lower_is_better
     else:
         run = RunFolder.open(files[0][0].parent)
-        metric = metric or run.usual_metric(options.split, type.default)
-        counts = count_metric(metric, aligned.runs)
+        usual = run.config.get("metric") or run.usual_metric(options.split, type.default)
+        try:
+            counts = count_metric(metric or usual, aligned.runs)
+            metric = metric or usual
+        except UserError:
+            if metric is not None:
+                raise
+            metric = type.default  # a custom metric selected the model
+            counts = count_metric(metric, aligned.runs)
         lower = properties_of(metric).lower_is_better
     units = type.wording.unit
     if options.unit == "document":

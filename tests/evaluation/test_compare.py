@@ -21,7 +21,7 @@ from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
 from tests.command import run
-from tests.runs import write_predictions
+from tests.runs import label_run, write_predictions
 from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -242,6 +242,15 @@ def test_runs(runs: Path):
     assert few.endswith("Give three or more runs of each system for a reliable estimate.\n")
     one = compared("runs/good/seed-1", "bad.jsonl")
     assert one["deviation_between_runs"] is None
+
+
+def test_the_metric_that_selected_a_model_is_compared(tmp_path: Path):
+    for metric in ("macro_f1", "cost"):  # the second is a custom metric, which is not computed
+        paths = [label_run(tmp_path / f"{metric}-{name}", metric=metric) for name in "ab"]
+        compared = run("compare", *paths, *FEW).out
+        assert compared.startswith(
+            f"{'macro_f1' if metric == 'macro_f1' else 'accuracy'} on 8 texts"
+        )
 
 
 def test_runs_with_other_gold_are_refused(workdir: Path):

@@ -416,13 +416,14 @@ def test_f1_of_glue_is_scikit_learns_in_every_command(
     for labels in ([positive, negative], [negative, positive]):
         assert in_the_trainer(labels, gold, answers) == expected
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
-    write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
+    for name in ("answers", "again"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"label": label} for label in answers])
     scored = run("score", "answers.jsonl", "gold.jsonl", "--json")
     assert json.loads(scored.out)["f1"] == expected
     report = run("report", *"answers.jsonl --gold gold.jsonl --format json".split())
     found = json.loads(report.out)
     assert found["scores"]["f1"] == expected
-    sides = "answers.jsonl answers.jsonl --gold gold.jsonl"
+    sides = "answers.jsonl again.jsonl --gold gold.jsonl"
     compared = run("compare", *f"{sides} --metric f1 --resamples 20 --format json".split())
     assert json.loads(compared.out)["a"]["value"] == expected
 
