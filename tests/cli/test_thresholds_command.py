@@ -192,7 +192,8 @@ def test_sets_distances_and_costs_are_saved_together(workdir: Path, tmp_path: Pa
     assert sum(row["sum"] for row in tables["costs"]) > 0
     main(["report", str(run), "--out", str(tmp_path / "page.html")])
     assert "Prediction sets by gold class" in (tmp_path / "page.html").read_text("utf-8")
-    main(["compare", str(run), str(run), "--metric", "mean_cost", "--resamples", "50"])
+    again = shutil.copy(run / "predictions.test.jsonl", tmp_path / "again.jsonl")
+    main(["compare", str(run), str(again), "--metric", "mean_cost", "--resamples", "50"])
     main(["thresholds", str(run), "--reset"])
     assert not (run / "best" / "distance.safetensors").exists()
     assert RunFolder.open(run).require_intact() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,8 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
         assert (line["id"], line["gold"]) == (row["id"], row["label"])
         expected = chosen["above"] if line["cosine"] >= chosen["value"] else chosen["below"]
         assert line["label"] == expected
-    run("compare", str(out), str(out), "--resamples", "20").ok()
+    other = shutil.copy(out / "predictions.test.jsonl", tmp_path / "other.jsonl")
+    run("compare", out, other, "--resamples", "20").ok()
     again = run("predict", out, "--file", tmp_path / "data" / "test.jsonl").ok()
     assert "accuracy" in again.err, again.err
     assert [json.loads(line)["cosine"] for line in again.out.splitlines()] == pytest.approx(
