@@ -274,9 +274,6 @@ class Task(ABC):
     """Fit weights of the model in place before each evaluation, from the model, the training
     examples, and the vectors that it computes for them [N, H]."""
 
-    soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = None
-    """The loss against a teacher (``soft_losses``); None if the task cannot be distilled."""
-
 
 def starting_model(task: Task) -> dict[str, Any]:
     """The arguments of ``from_pretrained`` that name the weights of a new model."""

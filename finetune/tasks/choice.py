@@ -29,7 +29,6 @@ from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.texts import check_prepared_characters, check_size
 from finetune.tasks.base import Fitted, SequencesOfExamples, Task, Windows, WindowTargets
 from finetune.tasks.decoding import log_softmax
-from finetune.tasks.soft_losses import by_question, soft_choice_loss
 from finetune.tasks.state import TaskState
 from finetune.types import (
     IGNORED,
@@ -93,7 +92,6 @@ class ChoiceTask(Task):
     state: ChoiceState
     state_class = ChoiceState
     reusable_head = ChoiceScorer
-    soft_loss = soft_choice_loss
 
     @classmethod
     def prepare(cls, config: ChoiceConfig, data: Dataset) -> Dataset:
@@ -175,6 +173,16 @@ class ChoiceTask(Task):
         labels = np.array([example.label for example in gold], dtype=int)
         temperature, note = fit_on_probabilities(table, labels, False)
         return {"temperature": temperature}, note
+
+
+def by_question(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Gather the scores of sequences [N, 1] by question: [Q, C].
+
+    The probability of a choice that a question does not have is 0.
+    """
+    rows = batch.targets["rows"]
+    lowest = torch.finfo(logits.dtype).min
+    return logits[rows.clamp_min(0), 0].masked_fill(rows < 0, lowest)
 
 
 def texts_of_choices(example: ChoiceQuestion) -> Iterator[tuple[str, str | None]]:

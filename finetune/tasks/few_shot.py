@@ -40,8 +40,6 @@ def cosine_loss(
 class FewShotTask(TextClassificationTask):
     """Texts or pairs of texts with one label each, few examples of each label."""
 
-    soft_loss = None  # it learns from texts alone
-
     def complete(self, data: Dataset) -> Dataset:
         """Raise UserError if the training examples lack a label."""
         names = {name for example in data.splits["train"] for name in names_of(example.label)}

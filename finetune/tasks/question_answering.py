@@ -29,7 +29,6 @@ from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Fitted, SequencesOfExamples, Task
 from finetune.tasks.calibration import check_thresholds
-from finetune.tasks.soft_losses import soft_answer_loss
 from finetune.tasks.state import TaskState
 from finetune.types import (
     AnswerPrediction,
@@ -80,7 +79,6 @@ class QuestionAnsweringTask(Task):
     state_class = AnswerState
     reusable_head = QuestionAnswerer
     gold = attrgetter("answers")
-    soft_loss = soft_answer_loss
 
     @classmethod
     def prepare(cls, config: QAConfig, data: Dataset) -> Dataset:

@@ -1,10 +1,8 @@
-"""Losses of a student against the outputs of its teacher, one function for each output of models.
+"""The loss of a student against the outputs of its teacher.
 
 Hinton, Vinyals & Dean 2015, "Distilling the Knowledge in a Neural Network". At temperature T the
 logits of both distributions are divided by T, and the divergence is multiplied by T^2, which keeps
-the size of its gradient. A loss is the sum over a batch, to be divided by the number of words, or
-of sequences of texts. Each function is ``Task.soft_loss`` of some tasks: it gets the task, the
-logits of student and teacher, the batch and T.
+the size of its gradient.
 
 Shapes: N rows, C classes.
 """
@@ -13,68 +11,50 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from finetune.models.heads.crf import CrfScores, chain_divergence
 from finetune.models.heads.pretrained import rows_of
+from finetune.tasks.answer_decoding import AnswerDecoder
+from finetune.tasks.base import Task
+from finetune.tasks.choice import ChoiceState, by_question
+from finetune.tasks.decoding import TextDecoder
+from finetune.tasks.span_decoding import SpanDecoder
+from finetune.tasks.tag_decoding import TagDecoder
 from finetune.types import Batch
 
 
-def soft_text_loss(
-    task: Any, logits: Tensor, teacher: Tensor, batch: Batch, temperature: float
-) -> Tensor:
-    """Divergence from the classes or labels of texts [N, C], or squared error of their number."""
-    if task.state.problem == "regression":
-        return functional.mse_loss(logits, teacher.to(logits.dtype), reduction="sum")
-    if task.state.problem == "multi":
-        return label_divergence(logits, teacher, temperature).mean(1).sum()
-    return class_divergence(logits, teacher, temperature).sum()
+def is_distillable(task: Task) -> bool:
+    """Whether ``soft_loss`` compares models of a task."""
+    states = TextDecoder, TagDecoder, SpanDecoder, AnswerDecoder, ChoiceState
+    return isinstance(task.state, states) and task.fit_classifier is None
 
 
-def soft_tag_loss(task: Any, logits: Any, teacher: Any, batch: Batch, temperature: float) -> Tensor:
-    """Divergence from the tags of words or subwords, or from the tag sequences of a CRF."""
+def soft_loss(task: Task, logits: Any, teacher: Any, batch: Batch, temperature: float) -> Tensor:
+    """Compute the divergence from the outputs of the teacher, or squared error of numbers.
+
+    It is the sum over a batch, to be divided by the number of words, or of sequences of texts. The
+    distributions are those of the label or labels of a text, of the tag of each word or subword, of
+    the tag sequences of a CRF, of the types of each candidate span, of the starts and ends of
+    answers, or of the choices of a question.
+    """
+    state = task.state
     if isinstance(logits, CrfScores):
         return chain_divergence(logits, teacher, batch, temperature)
-    return class_divergence(logits, teacher, temperature).sum()
-
-
-def soft_span_loss(
-    task: Any, logits: Tensor, teacher: Tensor, batch: Batch, temperature: float
-) -> Tensor:
-    """Divergence from the types of all candidate spans [S, C]."""
-    divergence = label_divergence if task.state.multi_label else class_divergence
-    return divergence(logits, teacher, temperature).sum()
-
-
-def soft_answer_loss(
-    task: Any, logits: Tensor, teacher: Tensor, batch: Batch, temperature: float
-) -> Tensor:
-    """Divergence from the starts and ends of answers, over tokens [T, 2]."""
-    student, expected = (
-        rows_of(output, batch).flatten(0, 1).clamp(min=-1e4) for output in (logits, teacher)
-    )
-    return class_divergence(student, expected, temperature).sum() / 2
-
-
-def soft_choice_loss(
-    task: Any, logits: Tensor, teacher: Tensor, batch: Batch, temperature: float
-) -> Tensor:
-    """Divergence from the choices of questions, by the scores of sequences [N, 1]."""
-    # a temperature below 1 would make the lowest numbers infinite
-    student, expected = (by_question(output, batch).clamp(min=-1e4) for output in (logits, teacher))
-    return class_divergence(student, expected, temperature).sum()
-
-
-def by_question(logits: Tensor, batch: Batch) -> Tensor:
-    """Gather the scores of sequences [N, 1] by question: [Q, C].
-
-    The probability of a choice that a question does not have is 0.
-    """
-    rows = batch.targets["rows"]
-    lowest = torch.finfo(logits.dtype).min
-    return logits[rows.clamp_min(0), 0].masked_fill(rows < 0, lowest)
+    if state.prediction_type == "number":
+        return functional.mse_loss(logits, teacher.to(logits.dtype), reduction="sum")
+    if state.prediction_type == "labels":
+        return label_divergence(logits, teacher, temperature).mean(1).sum()
+    if isinstance(state, SpanDecoder) and state.multi_label:
+        return label_divergence(logits, teacher, temperature).sum()
+    if isinstance(state, AnswerDecoder):
+        logits, teacher = (rows_of(output, batch).flatten(0, 1) for output in (logits, teacher))
+    elif isinstance(state, ChoiceState):
+        logits, teacher = (by_question(output, batch) for output in (logits, teacher))
+    # a temperature below 1 would make the lowest numbers, of what is not there, infinite
+    losses = class_divergence(logits.clamp(min=-1e4), teacher.clamp(min=-1e4), temperature)
+    return losses.sum() / (2 if isinstance(state, AnswerDecoder) else 1)
 
 
 def class_divergence(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -33,7 +33,6 @@ from finetune.preprocessing.span_candidates import (
 )
 from finetune.tasks.base import Fitted, Scores, Windows, WindowTargets
 from finetune.tasks.class_losses import class_losses, class_weights, label_losses, loss_targets
-from finetune.tasks.soft_losses import soft_span_loss
 from finetune.tasks.span_decoding import (
     ScoredCandidates,
     SpanDecoder,
@@ -93,7 +92,6 @@ class SpanNerTask(WordTask):
     state_class = SpanState
     gold = attrgetter("spans")
     _core_only = False
-    soft_loss = soft_span_loss
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:

@@ -9,11 +9,11 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +48,6 @@ from finetune.tasks.class_losses import (
     vote_losses,
 )
 from finetune.tasks.decoding import TextDecoder
-from finetune.tasks.soft_losses import soft_text_loss
 from finetune.tasks.state import TaskState
 from finetune.types import Batch, LabelSet, TextExample, TextPrediction
 
@@ -100,7 +99,6 @@ class TextClassificationTask(Task):
     state: TextState
     state_class = TextState
     reusable_head = SequenceClassifier
-    soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = soft_text_loss
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:

@@ -32,7 +32,6 @@ from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import FlatSequences
 from finetune.tasks.base import Fitted, Scores, Windows, WindowTargets
 from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
-from finetune.tasks.soft_losses import soft_tag_loss
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
@@ -84,7 +83,6 @@ class TokenClassificationTask(WordTask):
     state_class = TagState
     reusable_head = TokenClassifier
     gold = attrgetter("tags")
-    soft_loss = soft_tag_loss
 
     @classmethod
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:

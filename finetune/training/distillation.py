@@ -49,6 +49,7 @@ from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, model_folder, saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.tasks.definition import load_tokenizer, starting_config
+from finetune.tasks.soft_losses import is_distillable, soft_loss
 from finetune.training.checkpoint import OTHERS
 from finetune.training.loss import Forward, RunLoss
 from finetune.training.optimizer import Schedule, default_learning_rate
@@ -256,8 +257,7 @@ class DistillationLoss(RunLoss):
         """Compute the sums of the three losses of a batch [3], and the count of the first [1]."""
         batch, weights = taught.batch, self.weights
         output, states = forward(batch, self.layers)
-        assert self.task.soft_loss is not None  # as ``require_distillable`` has found
-        soft = self.task.soft_loss(output, taught.output, batch, weights.temperature)
+        soft = soft_loss(self.task, output, taught.output, batch, weights.temperature)
         hard, _ = self.function(output, batch)
         hidden = torch.zeros_like(soft)
         if states:
@@ -283,7 +283,7 @@ class DistillationLoss(RunLoss):
 
 def require_distillable(task: Task, folder: str | Path) -> None:
     """Raise UserError for the run of ``folder`` if models of its task cannot be distilled."""
-    if task.soft_loss is None:
+    if not is_distillable(task):
         raise UserError(
             f"{folder}: a model of `finetune {task.name}` that cannot be distilled: distill one of "
             "classify, nli, tag, ner, qa or choice, trained without --few-shot."
