@@ -175,6 +175,7 @@ class Recording:
                 if shape is not None:
                     self.hold(gradients)
                     del gradients
+        self.live.clear()  # else its nodes would tie the recording to the stream of this check
         enabled, dtype = self.key.autocast
         tolerance = 2 * torch.finfo(dtype if enabled else states[0].dtype).eps ** 0.5
         equal = [

@@ -338,6 +338,17 @@ def test_wrong_fillers_are_seen_before_any_replay(monkeypatch: pytest.MonkeyPatc
     assert said == ["CUDA graphs are not used: filling sequences change the states of others"]
 
 
+def test_no_graph_of_the_check_of_fillers_is_alive_in_a_recording() -> None:
+    """A CUDA graph cannot record nodes that were made on another stream."""
+    encoder = encoder_of()
+    batch = batch_of(1, encoder.model)
+    key = PassKey(SHAPES.shape_of(RowShape.of(batch)), (), True, True, (False, torch.float32))
+    row = with_fillers(batch, key.shape)
+    recording = Recording(encoder, key, encoder.trained_parameters(), row, {})
+    recording.require_equal_without_fillers(batch)
+    assert recording.gradients and not recording.live
+
+
 def test_exchanged_weights_are_recorded_again() -> None:
     encoder = encoder_of()
     encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
