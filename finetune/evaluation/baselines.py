@@ -19,7 +19,7 @@ from finetune.evaluation.prediction_types import (
     is_built_in,
     key_of_row,
 )
-from finetune.types import ChoiceQuestion, Example
+from finetune.types import UNANSWERABLE, ChoiceQuestion, Example
 
 SELECTING_METRICS = (
     *("spearman_all", "ranking_accuracy", "exact_match"),
@@ -139,7 +139,8 @@ def _only_prediction(path: Path) -> str | None:
             size += 1
             if not (key := key_of_row(row)):
                 return None
-            answer = row[key]  # a list of labels is one answer, other lists are several
+            answer = UNANSWERABLE if row[key] == "" else row[key]
+            # a list of labels is one answer, other lists are several
             several = answer if isinstance(answer, list) and key != "label" else [answer]
             if any(isinstance(value, dict) for value in several):  # spans may be few
                 return None

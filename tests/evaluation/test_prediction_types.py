@@ -107,7 +107,7 @@ def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
         "number": "every prediction is 2.5",
         "choice": "every prediction is 1",
         "answers": 'every prediction is "Oslo"',
-        "no answer": 'every prediction is ""',
+        "no answer": 'every prediction is "no answer"',
         "next sentences": 'every prediction is "a"',
     }
     nothing = {"spans": "no spans at all", "relations": "no relations at all"}

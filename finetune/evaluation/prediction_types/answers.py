@@ -173,7 +173,7 @@ def _side(start: int | None, end: int | None, text: str) -> dict[str, Any]:
 
 ANSWERS = PredictionType(
     name="answers",
-    wording=Wording("answers", "text", "answers", "no question has gold answers."),
+    wording=Wording("answers", "question", "answers", "no question has gold answers."),
     metrics={
         "exact_match": Metric(partial(_question_counts, exact=True), mean),
         "f1": Metric(partial(_question_counts, exact=False), mean),

@@ -78,7 +78,7 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
 
 CHOICE = PredictionType(
     name="choice",
-    wording=Wording("a choice", "text", "choices", "no row has a label."),
+    wording=Wording("a choice", "question", "choices", "no row has a label."),
     metrics={
         "accuracy": Metric(lambda tables: means(tables.items.correct), mean),
         **ECE,
