@@ -15,7 +15,7 @@ from finetune.cli.output import in_percent, print_table, print_tables, score_cel
 from finetune.cli.predict import predicted
 from finetune.config.options import DATA, argument
 from finetune.config.values import shown_value
-from finetune.evaluation.runs import last_part, require_different
+from finetune.evaluation.runs import last_part
 from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     def run(self) -> None:
         """Compare the systems and print the result."""
         entries = [self._entry(system) for system in (self.first, self.second, *self.more)]
-        if self.data is not None:
-            require_different([*map(Path, _models(entry.runs))] for entry in entries)
         data = {entry.data for entry in entries}
         if len(entries) > 2 or len(data) > 1 or self.baseline is not None:
             return self._print_table([self._named(entry) for entry in entries])
@@ -187,8 +185,10 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             yield name
             return
         with contextlib.ExitStack() as stack:
-            models = _models(name)
-            files = [stack.enter_context(predicted(model, self.data, self)) for model in models]
+            runs = [name] if Path(name).exists() else name.split(",")
+            if (Path(name) / "seeds.json").is_file():
+                runs = [str(path) for path in sorted(Path(name).glob("seed-*")) if path.is_dir()]
+            files = [stack.enter_context(predicted(run, self.data, self)) for run in runs]
             yield ",".join(map(str, files))
 
     def _compare_folds(self, first: Entry, second: Entry) -> None:
@@ -210,12 +210,6 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             f"significant at {ALPHA} (corrected resampled t-test, Nadeau & Bengio, 2003).",
             error=self.format != "table",
         )
-
-
-def _models(name: str) -> list[str]:
-    if (Path(name) / "seeds.json").is_file():
-        return [str(path) for path in sorted(Path(name).glob("seed-*")) if path.is_dir()]
-    return [name] if Path(name).exists() else name.split(",")
 
 
 def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> None:

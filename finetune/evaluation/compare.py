@@ -17,7 +17,7 @@ from finetune.evaluation.decisions.abstaining import abstained_note
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.reproduction import standard_deviation
-from finetune.evaluation.runs import RunFolder, find_system, read_summary, require_different
+from finetune.evaluation.runs import RunFolder, find_system, read_summary
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
@@ -120,7 +120,6 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
                 "# newdoc lines in columns, a column `document` in tables; or leave --unit out."
             )
         counts = [replace(of_run, unit=first.clusters) for of_run in counts]
-    require_different(files)
     remaining, of_runs = iter(counts), map(abstained_note, aligned.runs)
     notes = [dict.fromkeys(next(of_runs) for _ in system) for system in files]
     return Counted(

@@ -255,17 +255,6 @@ def find_system(name: str, split: str) -> tuple[Path, ...]:
     return files
 
 
-def require_different(systems: Iterable[Collection[Path]]) -> None:
-    """Raise UserError if two systems have the same files of predictions, or the same models."""
-    seen = set()
-    for paths in systems:
-        resolved = frozenset(path.resolve() for path in paths)
-        if resolved in seen:
-            names = ",".join(map(str, paths))
-            raise UserError(f"{names} is compared with itself: name each system once.")
-        seen.add(resolved)
-
-
 def require_runs_of_one_size(folder: Path) -> None:
     """Raise UserError for the folder of a learning curve, whose runs have no common score."""
     if (folder / "sizes.json").is_file():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -69,8 +68,7 @@ def test_a_run_scores_each_test_set(tmp_path: Path):
     assert "test_fr accuracy: expected 0.5 ± 0.5" in outcome.out
     assert len((out / "predictions.test_de.jsonl").read_text().splitlines()) == 7
     assert "test_de: 7 examples of other" in outcome.err
-    other = shutil.copy(out / "predictions.test_de.jsonl", tmp_path / "other.jsonl")
-    run("compare", out, other, "--split", "test_de", "--resamples", "10").ok()
+    assert run("compare", out, out, "--split", "test_de", "--resamples", "10").code == 0
     again = run(*arguments, "--resume", "--test-sets", f"de={tmp_path / 'other'}")
     assert again.code == 2 and "was started with test_sets" in again.err
     seeds = tmp_path / "seeds"

@@ -137,7 +137,7 @@ def test_seeds_draw_their_own_examples(tmp_path: Path) -> None:
         assert torch.equal(weight, weights[1][name])
     fitted = [load_file(out / f"seed-{n}/best/classifier.safetensors") for n in (1, 2)]
     assert not torch.equal(fitted[0]["weight"], fitted[1]["weight"])
-    run("compare", out / "seed-1", out / "seed-2").ok()
+    run("compare", out, out).ok()
 
 
 @pytest.mark.parametrize(
