@@ -80,18 +80,20 @@ def _source(name: str, path: str, encoding: str) -> TextSource:
 
 
 def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, str]]:
-    if format_of(path) != "txt" and input_type_of(str(path), encoding) == "tokens":
+    kind = "text" if format_of(path) == "txt" else input_type_of(str(path), encoding)
+    if kind == "tokens":
         for sentence in read_token_file(path, encoding=encoding):
             yield " ".join(sentence.words), sentence.where
         return
     named = column_map(columns)
     pair = False if named else None
     rows = read_text_file(path, columns=named, pair=pair, labels=False, encoding=encoding)
-    yield from _without_repeats(("\n".join(row.texts()), row.where) for row in rows)
+    units = (("\n".join(row.texts()), row.where) for row in rows)
+    yield from _contexts(units) if kind == "qa" else units
 
 
-def _without_repeats(units: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Leave out texts of the row before, such as the context of several questions."""
+def _contexts(units: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the context of several questions in a row once."""
     return (next(group) for _, group in groupby(units, itemgetter(0)))
 
 
@@ -154,7 +156,11 @@ def read_running_text(
             data = read_text(part, columns=column_map(columns), pair=pair, splits=only)
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
-            found = [(splits[name] or s, _of_rows(rows)) for s, rows in data.splits.items()]
+            are_questions = input_type_of(source.hub) == "qa"
+            found = [
+                (splits[name] or s, _of_rows(rows, are_questions))
+                for s, rows in data.splits.items()
+            ]
         key = name if len(sources) > 1 and not splits[name] else None
         for split, documents in found:
             parts.setdefault(split, []).append(zip(repeat(key), documents))
@@ -174,11 +180,11 @@ def read_running_text(
     return Dataset(title, ordered, notes=notes, format=format, pinned=",".join(pinned) or None)
 
 
-def _of_rows(rows: Examples) -> Iterator[_Document]:
+def _of_rows(rows: Examples, are_questions: bool) -> Iterator[_Document]:
     has_blank = not all(map(str.strip, rows.column("text")))
     units = rows.columns("text", "pair", "where")
     texts = ((f"{text}\n{pair}" if pair else text, where) for text, pair, where in units)
-    return _documents(_without_repeats(texts), separated=has_blank)
+    return _documents(_contexts(texts) if are_questions else texts, separated=has_blank)
 
 
 def _of_files(

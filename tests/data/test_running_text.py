@@ -179,6 +179,10 @@ def test_questions_about_a_context_are_one_document(tmp_path: Path) -> None:
     documents = read_running_text(str(path)).splits["train"]
     texts = [(document.text, document.where) for document in documents]
     assert texts == [("One.", f"{path}:1"), ("Two.", f"{path}:3"), ("One.", f"{path}:4")]
+    for name, content in (("equal.txt", "Ha!\nHa!\n"), ("equal.jsonl", '{"text": "Ha!"}\n' * 2)):
+        (tmp_path / name).write_text(content)
+        rows = read_running_text(str(tmp_path / name)).splits["train"]
+        assert list(rows.column("text")) == ["Ha!", "Ha!"], "equal texts stay"
 
 
 def test_splits_and_sources_of_documents(tmp_path: Path) -> None:
