@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from finetune.models.adapters import MaskedLinear
 from finetune.models.encoder import Encoder
 from finetune.models.families import family_of
+from finetune.models.graphs import reason_to_run_plainly
 from finetune.models.heads.crf import LinearChainCrf
 from finetune.runtime.device import DTYPES, autocast
 
 FLOAT32_MODULES = (nn.RNNBase, LinearChainCrf, MaskedLinear)
 """Modules whose own parameters stay float32: cuDNN copies weights of recurrent layers, scores of
 transitions add up over a sentence, and bfloat16 is too coarse for the thresholds of masks."""
-FLAT_IN_FP32 = ("cuda",)
-"""Devices on which float32 weights lie end to end, too: elsewhere it costs a copy of gradients."""
 _ALIGNMENT = 64
 """Each weight begins at a multiple of this in a flat tensor, so that vectorized loops round every
 number in the same way, however the tensor is divided."""
@@ -96,8 +95,8 @@ class MasterWeights:
     the optimizer, and in it for the encoder and each module above. The optimizer updates flat
     float32 tensors in their place. A weight without a gradient in a step stays as it is.
 
-    In ``fp32`` on a CPU, in ``fp16``, and for families that need autocast, all weights stay in
-    place and nothing is flat.
+    All weights stay in place and nothing is flat in ``fp16``, for families that need autocast, and
+    in ``fp32`` for passes that are not recorded as CUDA graphs, as on a CPU.
 
     In each step come the backward passes, with ``add_gradients`` after each, ``gradients_of_step``,
     and the update of the optimizer within ``updating``.
@@ -131,7 +130,8 @@ class MasterWeights:
         self._flats: list[_Flat] = []
         self._plain: dict[nn.Parameter, str] = {}
         encoder, dtype = model if isinstance(model, Encoder) else model.encoder, DTYPES[precision]
-        in_fp32 = precision == "fp32" and encoder.model.device.type in FLAT_IN_FP32
+        # else it costs a copy of the gradients, and their memory
+        in_fp32 = precision == "fp32" and not reason_to_run_plainly(encoder)
         is_flat = in_fp32 or precision == "bf16"
         flat_weights = {id(weight): weight for weight in half_weights(model)} if is_flat else {}
         of_encoder = {id(weight) for weight in encoder.trained_parameters().values()}

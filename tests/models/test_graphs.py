@@ -20,7 +20,7 @@ from torch import Tensor
 from finetune.api import train_multitask
 from finetune.config.recipes import load_multitask
 from finetune.inference.loop import values_of_examples
-from finetune.models import attention, graphs, master_weights
+from finetune.models import attention, graphs
 from finetune.models.dropout import dropout
 from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES
@@ -593,7 +593,6 @@ def test_runs_are_equal_with_and_without_recordings(
     monkeypatch.setattr("finetune.models.sparse_embedding.MOST_OCCURRING", 0.0)
     monkeypatch.setattr(graphs, "FEWEST_STEPS", 0)
     monkeypatch.setattr(graphs, "DEVICE", "cpu")
-    monkeypatch.setattr(master_weights, "FLAT_IN_FP32", ("cpu",))
     for recorder in (Pool, lambda: None):
         monkeypatch.setattr(graphs, "new_recorder", recorder)
         out = tmp_path / str(len(runs))

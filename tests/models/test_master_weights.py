@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from finetune.inference.loop import full_precision
-from finetune.models import master_weights
+from finetune.models import graphs
 from finetune.models.adapters import parameter_efficient_tuning
 from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.master_weights import MasterWeights, cast_weights, casting
@@ -117,7 +117,7 @@ def reference(task: Any, head: Any, batches: list[list[Batch]], dtype: torch.dty
 def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """``flat fp32`` is that of a GPU."""
     name: str = request.param
-    monkeypatch.setattr(master_weights, "FLAT_IN_FP32", ("cpu",) if "flat" in name else ())
+    monkeypatch.setattr(graphs, "DEVICE", "cpu" if "flat" in name else "cuda")
     return name.removeprefix("flat ")
 
 
@@ -139,7 +139,7 @@ def test_weights_are_those_of_a_plain_loop(name: str, precision: str) -> None:
         before = {name: weight.detach().clone() for name, weight in head.named_parameters()}
         step = step_of(task, head, precision)
         working = step.masters.working
-        assert bool(working) == (precision == "bf16" or bool(master_weights.FLAT_IN_FP32))
+        assert bool(working) == (precision == "bf16" or graphs.DEVICE == "cpu")
         for micro_batches in batches:
             step(micro_batches, weight=1.0, lr_factor=1.0)
         assert all(weight.grad is None for weight in working)
