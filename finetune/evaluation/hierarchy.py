@@ -124,14 +124,14 @@ def level_scores(tables: Tables) -> dict[str, float]:
 
 def by_level(tables: Tables) -> dict[str, Grouping]:
     """Divide decisions by the level of labels."""
-    levels = [_cut(tables, level) for level in _levels(tables)]
+    levels = {str(level): _cut(tables, level) for level in _levels(tables)}
     if not levels:
         return {}
-    name, order = tables.type.default, [str(level) for level in _levels(tables)]
+    name, order = tables.type.default, list(levels)
     grouping = Grouping(
         example=np.tile(np.arange(len(tables)), len(levels)),
         names=np.repeat(order, len(tables)).tolist(),
-        counts=np.concatenate([item_counts(cut) for cut in levels]),
+        counts=np.concatenate([item_counts(cut) for cut in levels.values()]),
         order=order,
         cells={
             **{"correct": count(0), "predicted": count(1), "gold": count(2)},

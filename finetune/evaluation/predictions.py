@@ -186,14 +186,15 @@ def join(file: Rows, gold: Rows) -> Tables:
 
 def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
     """Read a prediction file, whose format is found from its name or its first line."""
-    always_utf_8 = str(path) == "-" or format_of(path) in ("jsonl", "json")
+    format = None if str(path) == "-" else format_of(path)
     no_lines = DataError(
         f"{path}: predictions are read from JSON Lines: write them with `finetune predict --out "
         "FILE.jsonl`."
     )
-    if format_of(path) in ("csv", "xlsx", "parquet"):
+    if format in ("csv", "xlsx", "parquet"):
         raise no_lines
-    opened = open_data(path, encoding=UTF_8 if always_utf_8 else encoding)
+    always_utf_8 = str(path) == "-" or format in ("jsonl", "json")
+    opened = open_data(path, format, UTF_8 if always_utf_8 else encoding)
     if opened.format == "json" and opened.first_line().lstrip().startswith("["):
         raise no_lines
     if opened.format in ("txt", "tsv", "unknown"):
@@ -267,7 +268,7 @@ _PLAIN = {
 
 def _json_rows(file: DataFile) -> Iterator[Row]:
     for number, line, _ in file.lines:
-        where = file.where(number)
+        where = f"{file.name}:{number}"
         row = parse_json(line, where, ": was the file cut?")
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')

@@ -94,6 +94,12 @@ def fewest_for_risk(risk: float, delta: float = DELTA) -> int:
     return math.ceil(math.log(delta) / math.log1p(-risk))
 
 
+def at_confidence(answers: Items, confidence: float, delta: float = DELTA) -> Chosen:
+    """Measure the answers above a threshold."""
+    kept = above(answers, confidence)
+    return Chosen(confidence, len(kept) / len(answers), risk_of(kept), risk_bound(kept, delta))
+
+
 def at_risk(answers: Items, risk: float, delta: float = DELTA) -> Chosen:
     """Find the lowest threshold above which at most a share ``risk`` of the answers is wrong.
 
@@ -104,17 +110,15 @@ def at_risk(answers: Items, risk: float, delta: float = DELTA) -> Chosen:
     Raises:
         UserError: There are too few answers, or too many of the most confident ones are wrong.
     """
-    chosen, first = None, None
-    for confident in _tested(answers, fewest_for_risk(risk, delta)):
-        bound = risk_bound(confident, delta)
-        if bound > risk:
-            first = confident
+    chosen, tested = None, None
+    for confidence in _tested(answers, fewest_for_risk(risk, delta)):
+        tested = at_confidence(answers, confidence, delta)
+        if tested.bound > risk:
             break
-        coverage = len(confident) / len(answers)
-        chosen = Chosen(float(confident.score.min()), coverage, risk_of(confident), bound)
+        chosen = tested
     if chosen is not None:
         return chosen
-    if first is None:
+    if tested is None:
         number = quantity(len(answers), "answer")
         if (independent := num_independent(answers)) < len(answers):
             number += f" (as good as {int(independent):,} of different texts or documents)"
@@ -123,15 +127,15 @@ def at_risk(answers: Items, risk: float, delta: float = DELTA) -> Chosen:
             f"{fewest_for_risk(risk, delta):,} answers or more: add validation data, or give a "
             "higher --risk."
         )
+    confident = above(answers, tested.confidence)
     raise UserError(
-        f"no confidence is safe: of the {len(first):,} most confident answers "
-        f"{int((~first.credit).sum()):,} are wrong, so their risk may be "
-        f"{risk_bound(first, delta):.3f}, above {risk:g}: add validation data, train a better "
-        "model, or give a higher --risk."
+        f"no confidence is safe: of the {len(confident):,} most confident answers "
+        f"{int((~confident.credit).sum()):,} are wrong, so their risk may be {tested.bound:.3f}, "
+        f"above {risk:g}: add validation data, train a better model, or give a higher --risk."
     )
 
 
-def _tested(answers: Items, fewest: int) -> Iterator[Items]:
+def _tested(answers: Items, fewest: int) -> Iterator[float]:
     number, independent = len(answers), num_independent(answers)
     if independent < fewest:
         return
@@ -140,17 +144,14 @@ def _tested(answers: Items, fewest: int) -> Iterator[Items]:
     levels = np.sort(answers.score)[::-1]
     steps = np.unique(np.linspace(first, number, MOST_STEPS).round().astype(int))
     for threshold in dict.fromkeys(levels[steps - 1].tolist()):
-        confident = above(answers, threshold)
-        if num_independent(confident) >= first:
-            yield confident
+        if num_independent(above(answers, threshold)) >= first:
+            yield threshold
 
 
 def at_coverage(answers: Items, coverage: float, delta: float = DELTA) -> Chosen:
     """Find the highest threshold that keeps at least a share ``coverage`` of the answers."""
     number = math.ceil(coverage * len(answers) - 1e-9)
-    threshold = float(np.sort(answers.score)[::-1][max(1, number) - 1])
-    kept = above(answers, threshold)
-    return Chosen(threshold, len(kept) / len(answers), risk_of(kept), risk_bound(kept, delta))
+    return at_confidence(answers, float(np.sort(answers.score)[::-1][max(1, number) - 1]), delta)
 
 
 def area_under_risk(answers: Items) -> float:
@@ -197,10 +198,9 @@ def choose_confidence(
         chosen = at_coverage(answers, coverage or 1.0, delta)
     rows = []
     for name, every in splits.items():
-        kept = above(every, chosen.confidence)
-        row = {"split": name, "answers": len(every), "coverage": len(kept) / len(every)}
-        row |= {"risk of all": risk_of(every), "risk": risk_of(kept)}
-        row[f"bound (δ {delta:g})"] = risk_bound(kept, delta)
+        _, of_given, given_risk, bound = at_confidence(every, chosen.confidence, delta)
+        row = {"split": name, "answers": len(every), "coverage": of_given}
+        row |= {"risk of all": risk_of(every), "risk": given_risk, f"bound (δ {delta:g})": bound}
         rows.append(row | {"aurc": area_under_risk(every)})
     tables, classes = {"": rows}, by_class(answers, chosen.confidence)
     if len(classes) > 1:
