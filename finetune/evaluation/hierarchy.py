@@ -119,7 +119,8 @@ def level_metrics(tables: Tables) -> dict[str, Metric]:
 
 def level_scores(tables: Tables) -> dict[str, float]:
     """Compute the ``level_metrics``."""
-    return {name: metric.score(tables) for name, metric in level_metrics(tables).items()}
+    metrics = {} if tables.separator is None else level_metrics(tables)
+    return {name: metric.score(tables) for name, metric in metrics.items()}
 
 
 def by_level(tables: Tables) -> dict[str, Grouping]:

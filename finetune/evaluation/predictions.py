@@ -194,7 +194,7 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
     if format in ("csv", "xlsx", "parquet"):
         raise no_lines
     always_utf_8 = str(path) == "-" or format in ("jsonl", "json")
-    opened = open_data(path, format, UTF_8 if always_utf_8 else encoding)
+    opened = open_data(path, encoding=UTF_8 if always_utf_8 else encoding)
     if opened.format == "json" and opened.first_line().lstrip().startswith("["):
         raise no_lines
     if opened.format in ("txt", "tsv", "unknown"):
