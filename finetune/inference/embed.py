@@ -121,17 +121,18 @@ class Embedder:
                     f"{option} must be one of {abbreviated(map(repr, legal))}, not {value!r}."
                 )
         name, words = str(model), unit == "word"
-        task: Task | None = None
-        head: Any = None
-        if (folder := find_saved_model(name, options.get("revision"))) is not None:
+        self.encoder: Encoder
+        self._task: Task | None = None
+        """The task of a trained sentence encoder, which encodes its texts."""
+        self._forward: Callable[[Batch], Tensor] = self._vectors
+        if (folder := find_saved_model(name, options.get("revision"))) is None:
+            self.tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)
+            self.encoder = Encoder.from_pretrained(name, **options)
+        else:
             task = saved_task(folder)
             head = task.model(folder)
             self.tokenizer = SubwordTokenizer.saved(folder, words=words)
-        else:
-            self.tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)
-        self.encoder: Encoder = (
-            Encoder.from_pretrained(name, **options) if head is None else head.encoder
-        )
+            self.encoder = head.encoder
         self.device = make_accelerator().device
         self.encoder.to(self.device).eval()
         self.unit, self.combine, self.normalize = unit, combine, normalize
@@ -141,13 +142,10 @@ class Embedder:
         self.max_tokens = max_tokens
         self.num_cut = 0
         """Number of inputs that were cut, as in a run of ``finetune sentence``."""
-        self._task: Task | None = None
-        """The task of a trained sentence encoder, which encodes its texts."""
-        self._forward: Callable[[Batch], Tensor] = self._vectors
         last = self.layers == [self.encoder.num_layers] and combine != "none"
-        about = None if task is None else task.description
-        embeds = about is not None and not (about.labels or about.fills_masks)
-        if task is not None and embeds and unit == "text" and pooling is None and last:
+        if folder is None or unit != "text" or pooling is not None or not last:
+            return
+        if not (task.description.labels or task.description.fills_masks):
             self.max_length = task.state.max_length if max_length is None else self.max_length
             self._task = replace(task, state=replace(task.state, max_length=self.max_length))
             self._forward = head.to(self.device).vectors

@@ -41,7 +41,6 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.row_files import with_columns, with_same_columns
 from finetune.runtime.workers import ahead
 from finetune.tasks import model_folder, saved_task
-from finetune.tasks.base import Task
 from finetune.tasks.calibration import with_threshold
 from finetune.tasks.definition import run_data
 from finetune.types import (
@@ -171,7 +170,18 @@ class Predictor:
         """
         examples = self.examples(inputs, columns=columns)
         if documents is not None:
-            examples = _in_documents(self.task, examples, documents)
+            if not self.task.state.context_words:
+                raise UserError(
+                    "documents apply to a model that was trained with --context: leave them out."
+                )
+            if len(documents) != len(examples):
+                raise UserError(
+                    "documents must name one for each of "
+                    f"{quantity(len(examples), 'input')} (or be None there), not {len(documents)}."
+                )
+            names = [None if document is None else str(document) for document in documents]
+            pairs: Any = zip(examples, names, strict=True)
+            examples = [replace(example, document=name) for example, name in pairs]
         return list(self.stream(examples))
 
     def explain(
@@ -354,20 +364,6 @@ class Predictor:
 
 load = Predictor
 """Load the best model of a run folder, or the model of a model folder, for prediction."""
-
-
-def _in_documents(task: Task, examples: Sequence[Any], documents: Sequence[Any]) -> list[Example]:
-    if not task.state.context_words:
-        raise UserError(
-            "documents apply to a model that was trained with --context: leave them out."
-        )
-    if len(documents) != len(examples):
-        raise UserError(
-            f"documents must name one for each of {quantity(len(examples), 'input')} (or be None "
-            f"there), not {len(documents)}."
-        )
-    pairs = zip(examples, documents, strict=True)
-    return [replace(e, document=None if d is None else str(d)) for e, d in pairs]
 
 
 _LOCK = threading.Lock()

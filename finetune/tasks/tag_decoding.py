@@ -83,19 +83,33 @@ class TagDecoder(Decoder):
         self, example: TokenExample, outputs: Sequence[WindowOutput]
     ) -> TokenPrediction:
         """Predict one tag for each word."""
-        values = [output.values for output in outputs]
+        values, logs = [output.values for output in outputs], None
         if isinstance(values[0], Chain):
             _, transitions, classes, probabilities = values[0]
             if len(values) > 1:
                 emissions = np.concatenate([chain.emissions for chain in values])
                 classes, probabilities = _best_tags(emissions, transitions, [len(emissions)])
-            check_complete(example, len(classes))
-            return self._prediction(example, classes, probabilities)
-        logs = np.concatenate(values)
-        check_complete(example, len(logs))
-        classes = self._best_classes(logs)
-        prediction = self._prediction(example, classes, probabilities_of(classes, logs))
-        return self.decide(replace(prediction, log_probabilities=logs))
+        else:
+            logs = np.concatenate(values)
+            classes = self._best_classes(logs)
+            probabilities = probabilities_of(classes, logs)
+        check_complete(example, len(classes))
+        names = self.labels.names
+        tags = tuple(names[index] for index in classes.tolist())
+        scores = tuple(probabilities.astype(float).tolist())
+        spans = None if self.scheme is None else tuple(tags_to_spans(tags, self.scheme))
+        prediction = TokenPrediction(
+            example.id,
+            example.words,
+            tags,
+            scores,
+            spans,
+            _span_scores(spans, scores),
+            logs,
+            offsets=example.offsets,
+            text=example.text,
+        )
+        return self.decide(prediction)
 
     def _best_classes(self, logs: np.ndarray) -> np.ndarray:
         classes: np.ndarray = logs.argmax(-1)
@@ -117,24 +131,6 @@ class TagDecoder(Decoder):
             scores=scores,
             span_scores=_span_scores(prediction.spans, scores),
             uncalibrated=prediction.scores,
-        )
-
-    def _prediction(
-        self, example: TokenExample, classes: np.ndarray, probabilities: np.ndarray
-    ) -> TokenPrediction:
-        names = self.labels.names
-        tags = tuple(names[index] for index in classes.tolist())
-        scores = tuple(probabilities.astype(float).tolist())
-        spans = None if self.scheme is None else tuple(tags_to_spans(tags, self.scheme))
-        return TokenPrediction(
-            example.id,
-            example.words,
-            tags,
-            scores,
-            spans,
-            _span_scores(spans, scores),
-            offsets=example.offsets,
-            text=example.text,
         )
 
 

@@ -148,11 +148,11 @@ class TokenClassificationTask(WordTask):
     def _gold_classes(self, example: TokenExample) -> list[int] | None:
         if example.tags is None:
             return None
-        return self.state.labels.ids(self._in_scheme(example.tags), IGNORED)
-
-    def _in_scheme(self, tags: Sequence[str]) -> Sequence[str]:
+        tags: Sequence[str] = example.tags
         source, scheme = self.state.source, self.state.scheme
-        return tags if source is None or scheme is None else convert_tags(tags, source, scheme)
+        if source is not None and scheme is not None:
+            tags = convert_tags(tags, source, scheme)
+        return self.state.labels.ids(tags, IGNORED)
 
     def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         """For a CRF also ``allowed`` [W, C], the possible tags of words, if some tag is unknown."""

@@ -185,7 +185,9 @@ def decoded(
 ) -> tuple[list[int], tuple[float, ...]]:
     """The classes and scores of one sentence; its windows are some sequences of a batch."""
     emissions, start, end, pairs = (part.detach().numpy() for part in scores)
-    decoder = TagDecoder.restored({"labels": ("O", "B-A", "I-A"), "scheme": "BIO"})
+    decoder = TagDecoder.restored(
+        {"labels": ("O", "B-A", "I-A"), "scheme": "BIO", "temperature": None}
+    )
     lengths = batch.word_lengths.numpy()
     values = decoder.windows(emissions, batch.num_words, lengths, (start, end, pairs))
     outputs = list(map(WindowOutput, batch.window, values))[rows]
