@@ -337,6 +337,10 @@ def student_config(
     steps.
     """
     cls = type(teacher)
+    if model is None and teacher.bilstm:
+        raise UserError(
+            "--layers does not work with a teacher with --bilstm: name a small model with --model."
+        )
     inherited: dict[str, Any] = {
         name: getattr(teacher, name) for name, mark in affects_of(cls).items() if mark.inherited
     }
@@ -362,10 +366,6 @@ def config_without_teacher(config: TrainConfig) -> TrainConfig:
 
 def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
     """Read the data, and return the task of the teacher with the student's settings."""
-    if config.init_from is not None and teacher.task.state.config.bilstm:
-        raise UserError(
-            "--layers does not work with a teacher with --bilstm: name a small model with --model."
-        )
     task, dataset = load_task(config, teacher.task.name, data)
     state, of_data = teacher.task.state, task.state
     if unknown := set(of_data.labels) - set(state.labels):

@@ -84,7 +84,7 @@ def test_official_evaluation(seed: int) -> None:
     gold = [[texts(chance, 3) for _ in range(chance.choice([0, 1, 3]))] for _ in range(60)]
     gold[:2] = [[], ["Oslo"]]
     best = [chance.choice([*answers, texts(chance, 3)]) for answers in gold]
-    none = [chance.random() for _ in gold]
+    none = [round(chance.random(), 6) for _ in gold]
     predicted = ["" if score > 0.5 else text for text, score in zip(best, none, strict=True)]
     found = answer_scores(gold, predicted, best, none)
     expected = official(gold, best, none, 0.5)
@@ -92,6 +92,12 @@ def test_official_evaluation(seed: int) -> None:
     line = best_no_answer_threshold(gold, best, none)
     decided = ["" if score >= line else text for text, score in zip(best, none, strict=True)]
     assert answer_scores(gold, decided)["f1"] == pytest.approx(expected["best_f1"], abs=1e-12)
+
+
+def test_the_best_scores_of_a_run_are_those_of_its_prediction_file() -> None:
+    gold, best = [[], ["Oslo"]], ["Rome", "Oslo"]
+    written = answer_scores(gold, best, best, [0.0, 0.0])
+    assert answer_scores(gold, best, best, [2e-7, 1e-7]) == written
 
 
 @pytest.mark.parametrize(

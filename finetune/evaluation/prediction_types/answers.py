@@ -118,7 +118,8 @@ def _best_scores(tables: Tables) -> dict[str, float]:
     if not scores or not _has_unanswerable(tables) or min(len(scores), len(best)) < len(no_answer):
         return {}
     texts = [answers[0].text if answers else "" for answers in best]
-    return best_scores(tables.gold, texts, list(map(float, scores)))
+    rounded = [round(float(score), 6) for score in scores]  # as prediction files have them
+    return best_scores(tables.gold, texts, rounded)
 
 
 def _groupings(tables: Tables) -> dict[str, Grouping]:
