@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import MAY_DIFFER, Recipe, changed
 from finetune.evaluation.prediction_types import score_limits
-from finetune.evaluation.runs import RunFolder, require_runs_of_one_size
+from finetune.evaluation.runs import RunFolder, require_common_scores
 from finetune.evaluation.significance import fold_test
 from finetune.types import UserError, quantity
 
@@ -156,7 +156,7 @@ STATISTICS = {
 
 def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
     """Tabulate the scores of a finished run, or the summary of its seeds: columns and rows."""
-    require_runs_of_one_size(folder)
+    require_common_scores(folder)
     run = RunFolder.open_all(folder)
     if not run.metrics:
         raise UserError(

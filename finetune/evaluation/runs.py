@@ -255,20 +255,30 @@ def find_system(name: str, split: str) -> tuple[Path, ...]:
     return files
 
 
-def require_runs_of_one_size(folder: Path) -> None:
-    """Raise UserError for the folder of a learning curve, whose runs have no common score."""
+def require_common_scores(folder: Path) -> None:
+    """Raise UserError for a folder of runs that have no common score.
+
+    These are the runs of a learning curve, of a search and of several tasks.
+    """
+    if (folder / "config.json").is_file():
+        return
+    runs = [r for r in map(RunFolder.open, sorted(folder.glob("*/"))) if r.config.get("task")]
     if (folder / "sizes.json").is_file():
-        run = min(folder.glob("size-*"), default=folder / "size-N-SEED")
-        raise UserError(
-            f"{folder}: holds a learning curve, in curve.html and curve.json: give one of its "
-            f"runs, for instance {run}."
-        )
+        content = "a learning curve, in curve.html and curve.json"
+    elif (folder / "search.json").is_file():
+        content = "a search, in search.html and search.json"
+    elif len({run.config["task"] for run in runs}) > 1:
+        content = "runs of several tasks"
+    else:
+        return
+    example = f", for instance {runs[0].path}" if runs else ""
+    raise UserError(f"{folder}: holds {content}: give one of its runs{example}.")
 
 
 def _files_of(path: Path, split: str) -> list[Path]:
     if not path.is_dir():
         return [path]
-    require_runs_of_one_size(path)
+    require_common_scores(path)
     name = _PREDICTIONS.format(split)
     if (path / name).is_file():
         return [path / name]

@@ -20,7 +20,7 @@ from finetune.evaluation.error_analysis import Analysis, analyze
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.reproduction import standard_deviation
-from finetune.evaluation.runs import RunFolder, read_summary, require_runs_of_one_size
+from finetune.evaluation.runs import RunFolder, read_summary, require_common_scores
 from finetune.evaluation.significance import (
     ALPHA,
     Estimate,
@@ -149,7 +149,7 @@ def load_runs(folder: Path, split: str | None) -> ModelRuns:
 
     Analyze the predictions on ``split``; None is a test split, or another with gold.
     """
-    require_runs_of_one_size(folder)
+    require_common_scores(folder)
     paths = sorted(filter(_is_run, folder.glob("*")), key=lambda p: (len(p.name), str(p)))
     warnings, seeds = list[str](), dict[str, Any]()
     if _is_run(folder):
@@ -162,10 +162,6 @@ def load_runs(folder: Path, split: str | None) -> ModelRuns:
             warnings.append("no seeds.json")
         except UserError as error:
             warnings.append(str(error))
-        if len({run.config.get("task") for run in runs}) > 1:
-            raise UserError(
-                f"{folder}: holds runs of several tasks: give one of them, for instance {paths[0]}."
-            )
         settings = [(name, value) for run in runs for name, value in run.config.items()]
         of_folds = {"fingerprint", "training_fingerprint"} if "folds" in seeds else set[str]()
         differing = {name for name, value in settings if value != runs[0].config.get(name)}

@@ -230,7 +230,8 @@ def test_an_unfinished_seed_does_not_count(tmp_path: Path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lr": 1.0}))
     assert "the runs differ in more than their seed: lr" in reported(folder).text
     path.write_text(json.dumps(json.loads(path.read_text()) | {"task": "nli"}))
-    run("report", folder).refused("holds runs of several tasks: give one of them, for instance")
+    for command in ("report", "score"):
+        run(command, folder).refused("holds runs of several tasks: give one of its runs, for")
 
 
 def test_a_metric_that_cannot_be_counted(tmp_path: Path):

@@ -112,6 +112,8 @@ def test_a_search_from_the_command_line_to_its_recipe(
     assert found["trials"] == before["trials"] and "trial 1:" not in outcome.err
     best = Path("found") / f"trial-{found['best']:03d}"
     assert (best / "best").is_dir() and (best / "report.html").is_file()
+    for name in ("score", "report"):
+        run(name, "found").refused("found: holds a search, in search.html and search.json: give")
     assert not (best / "last").exists()
     assert (best / "predictions.test.jsonl").is_file()
     assert "test split has changed" not in (best / "README.md").read_text("utf-8")
