@@ -165,7 +165,7 @@ def stream_examples(
     if about.examples is ChoiceQuestion:
         return CHOICES.stream(source, **options)
     if about.words:
-        return read_token_file(source, relations=about.given_spans, **options)
+        return read_token_file(source, given_spans=about.given_spans, **options)
     return read_text_file(source, pair=pair, labels=False, **options)
 
 

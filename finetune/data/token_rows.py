@@ -86,11 +86,11 @@ def _first_fitting(
 
 
 def token_row(
-    row: Row, columns: Columns, names: Mapping[str, Sequence[str]], relations: bool = False
+    row: Row, columns: Columns, names: Mapping[str, Sequence[str]], given_spans: bool = False
 ) -> TokenRow:
     """Read the words and the gold of a row; split a row of text alone into words.
 
-    With ``relations``, also at the ends of its spans.
+    With ``given_spans``, also at the ends of its spans.
     """
     words, text, tag_column = columns["words"], columns["text"] or "", columns["tags"]
     cells = {role: row.values.get(name) for role, name in columns.items() if name is not None}
@@ -106,8 +106,8 @@ def token_row(
         sentence = sentence._replace(tag_columns=(tags,))
     if (value := cells.get("spans")) is None:
         return sentence
-    sentence = with_spans(sentence, value, split=relations and columns["words"] is None)
-    if not relations or cells.get("relations") is None:
+    sentence = with_spans(sentence, value, split=given_spans and columns["words"] is None)
+    if cells.get("relations") is None:
         return sentence
     related = read_relations(cells["relations"], row.where, value, sentence)
     return sentence._replace(relations=related)

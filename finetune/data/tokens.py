@@ -35,10 +35,11 @@ class TokenReader(RowReader):
     """Reads words with tags or spans.
 
     Args:
-        relations: Also read the relations between the spans. Words of a text are then split where
-            its spans begin or end.
+        given_spans: Split the words of a text where its spans begin or end.
+        relations: Also read the relations between the spans.
     """
 
+    given_spans: bool = False
     relations: bool = False
 
     roles = ROLES
@@ -69,14 +70,16 @@ class TokenReader(RowReader):
         if table.sentences:
             return lambda _, sentence: sentence if sentence.words or kept else None
         chosen = word_columns(table, named, first)
-        table.read = chosen if self.relations else {**chosen, "relations": None}
+        if not self.relations:
+            chosen = {**chosen, "relations": None}
+        table.read = chosen
         if chosen["words"] and "text" in table.header:  # the characters of Prodigy's tokens
             table.read = {**table.read, "text": "text"}
         if gold == "required" and chosen["tags"] is None and chosen["spans"] is None:
             raise MissingColumn(table, "tags", "tags or spans", "tags")
 
         def make(_: int, row: Row) -> TokenRow | None:
-            sentence = token_row(row, chosen, table.names, self.relations)
+            sentence = token_row(row, chosen, table.names, self.given_spans)
             return sentence if sentence.words or kept else None
 
         return make
@@ -129,7 +132,7 @@ def read_tokens(
             no usual names: names, or numbers from 0 in column files.
         splits: The splits to read; None reads all.
         encoding: Text encoding of the files.
-        relations: As in ``TokenReader``.
+        relations: Also read relations, and split words as with ``given_spans`` of ``TokenReader``.
         errors: As in ``read_text``.
 
     Raises:
@@ -140,21 +143,21 @@ def read_tokens(
         >>> data.splits["train"][0].words[:3]
         ('Nora', 'Nguyen', 'was')
     """
-    reader = TokenReader(relations)
+    reader = TokenReader(relations, relations)
     return reader.read(spec, columns=columns, splits=splits, encoding=encoding, errors=errors)
 
 
 def read_token_file(
-    source: str | Path | IO[Any] | DataFile | Table, *, relations: bool = False, **options: Any
+    source: str | Path | IO[Any] | DataFile | Table, *, given_spans: bool = False, **options: Any
 ) -> Iterator[TokenExample]:
     """Stream the words of an input for prediction; ``id`` is the row number from 0.
 
     Raw text is split into words with their characters: the lines of a .txt file (a blank line is an
     example without words), or the ``text`` of JSON, CSV and TSV. In column files only the column of
     the words is needed. Gold is kept if there is any, with tags in the scheme of the file.
-    ``relations`` are as in ``TokenReader``, ``source`` and ``options`` as in ``RowReader.stream``.
+    ``given_spans`` is as in ``TokenReader``, ``source`` and ``options`` as in ``RowReader.stream``.
     """
-    return TokenReader(relations).stream(source, **options)
+    return TokenReader(given_spans).stream(source, **options)
 
 
 def read_gold(
@@ -166,7 +169,7 @@ def read_gold(
     ``read_tokens``, this function keeps rows without words or gold, to align with predictions.
     """
     file = open_data(source, encoding=encoding)
-    rows = TokenReader(relations).stream(file, predicting=False, **options)
+    rows = TokenReader(relations, relations).stream(file, predicting=False, **options)
     examples, _ = to_bio({"gold": list(rows)})
     return list(examples["gold"])
 

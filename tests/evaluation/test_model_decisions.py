@@ -419,6 +419,12 @@ def test_commands_say_what_is_withheld(rows: list[dict], said: str, tmp_path) ->
     assert f"{other}: {said}" in run("compare", file, other, "--resamples", "9").ok().out
 
 
+def test_a_model_that_withholds_nothing_does_not_abstain(tmp_path) -> None:
+    row = {"id": 0, "words": ["Ana"], "spans": [], "relations": [], "withheld": []}
+    write_jsonl(tmp_path / "a.jsonl", [{**row, "gold": {"spans": [], "relations": []}}])
+    assert run("score", tmp_path / "a.jsonl").ok().err == ""
+
+
 def test_a_custom_metric_takes_what_is_withheld_as_none_and_no_class_is_made_of_it() -> None:
     def seen(setup: str, gold: Any) -> Any:
         prediction = Decisions(confidence=0.7).apply(PREDICTIONS[setup], None)

@@ -316,8 +316,16 @@ def test_entities_of_a_model_then_their_relations(tmp_path: Path):
     scores = fit(*load_task(config, "relations"), config).metrics["test"]
     gold = fx.data("relations") / "test.jsonl"
     run("predict", entities, "--file", gold, "--out", tmp_path / "spans.jsonl").ok()
-    for source, output in (("spans.jsonl", "found.jsonl"), (gold, "given.jsonl")):
+    kept = ("--keep-columns", "--out", tmp_path / "kept.jsonl")  # with the relations of gold
+    run("predict", entities, "--file", gold, *kept).ok()
+    for source, output in (
+        ("spans.jsonl", "found.jsonl"),
+        ("kept.jsonl", "same.jsonl"),
+        (gold, "given.jsonl"),
+    ):
         run("predict", relations, "--file", tmp_path / source, "--out", tmp_path / output).ok()
+    found, same = (read_jsonl(tmp_path / f"{name}.jsonl") for name in ("found", "same"))
+    assert [row["relations"] for row in found] == [row["relations"] for row in same]
     given = json.loads(run("score", tmp_path / "given.jsonl", gold, "--format", "json").out)
     assert given["relation_f1_strict"] == scores["relation_f1_strict"]
     rows = read_jsonl(gold)

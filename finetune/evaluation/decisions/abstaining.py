@@ -221,6 +221,7 @@ def abstained_note(tables: Tables) -> str:
     if not tables.type.wording.confidence:  # without probabilities, no model abstains
         return ""
     left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
+    left_out = [None if answers == [] else answers for answers in left_out]
     if parts := sum(len(answers) for answers in left_out if isinstance(answers, list)):
         return f"abstained from {quantity(parts, 'answer')}, which count as missing"
     answered = np.array([answer is None for answer in left_out], bool)
