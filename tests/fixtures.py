@@ -165,7 +165,7 @@ def untrained(task: str, rows: list[Any], **settings: Any) -> Path:
         head = made.model()
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
-            for parameter in head.head_parameters().values():
+            for parameter in tiny.head_parameters(head).values():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
         head.save_pretrained(out / "best")
         save_task(made, out / "best")

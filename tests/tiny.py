@@ -208,6 +208,11 @@ def model(
 _models: dict[str, tuple[PreTrainedModel, torch.Tensor]] = {}
 
 
+def head_parameters(head: Any) -> dict[str, torch.nn.Parameter]:
+    """The parameters of a head above the hidden states, by name."""
+    return {name: value for name, value in head.named_parameters() if head.is_head(name)}
+
+
 def save_tiny_checkpoint(
     folder: str | Path, family: str = "bert", *, dropout: float = 0.1, seed: int = 0, **changes: Any
 ) -> Path:

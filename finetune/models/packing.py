@@ -59,20 +59,6 @@ class Group(NamedTuple):
         numbers = torch.arange(len(targets), device=targets.device)
         return sources, numbers.new_empty(num_tokens + 1).scatter_(0, targets, numbers)[:-1]
 
-    def attention_mask(self, sliding_window: int | None, device: torch.device) -> Tensor | None:
-        """Build a mask broadcastable to [size, A, L, L], True where a query attends to a key.
-
-        Tokens attend to others less than ``sliding_window`` positions away; None allows all pairs.
-        """
-        if sliding_window is None or self.longest <= sliding_window:
-            return self.key_mask
-        position = torch.arange(self.longest, device=device)
-        near = (position[:, None] - position).abs() < sliding_window
-        if self.key_mask is None:
-            return near
-        # A padded query far from every key would attend to nothing (NaN): let it attend to itself.
-        return (near & self.key_mask) | torch.eye(self.longest, dtype=torch.bool, device=device)
-
 
 @dataclass(eq=False)
 class PackedLayout:
@@ -133,12 +119,19 @@ class PackedLayout:
     def bias(self, group: Group, sliding_window: int | None, dtype: torch.dtype) -> Tensor | None:
         """The bias of the attention scores of a group: -inf between unrelated tokens.
 
-        It is broadcastable to [size, A, L, L]; None adds nothing.
+        It is broadcastable to [size, A, L, L]; None adds nothing. Tokens attend to others less than
+        ``sliding_window`` positions away; None allows all pairs.
         """
 
         def make() -> Tensor | None:
-            mask = group.attention_mask(sliding_window, self.cu_seqlens.device)
-            zero = torch.zeros((), dtype=dtype, device=self.cu_seqlens.device)
+            mask, device = group.key_mask, self.cu_seqlens.device
+            if sliding_window is not None and group.longest > sliding_window:
+                position = torch.arange(group.longest, device=device)
+                distance = (position[:, None] - position).abs()
+                near = distance < sliding_window
+                # a padded query far from every key attends to itself, not to nothing (NaN)
+                mask = near if mask is None else (near & mask) | (distance == 0)
+            zero = torch.zeros((), dtype=dtype, device=device)
             return None if mask is None else torch.where(mask, zero, -torch.inf)
 
         return self.cached((id(group), sliding_window, dtype), make)

@@ -103,14 +103,8 @@ class Distillation:
                 raise UserError(f"{flag} must be a finite number {wanted}, not {value}.")
 
 
-class Taught(NamedTuple):
-    """A micro-batch with the outputs of the teacher for it."""
-
-    batch: Batch
-    output: Any
-    """The logits, or the scores of a CRF."""
-    states: list[Tensor]
-    """The hidden states of the layers that are compared: [T, H'] each."""
+Taught = tuple[Batch, Any, list[Tensor]]
+"""A micro-batch; the logits of the teacher, or scores of its CRF; its hidden states [T, H']."""
 
 
 class DistillationLoss(RunLoss):
@@ -241,11 +235,11 @@ class DistillationLoss(RunLoss):
         for batch, read in zip(moved, inputs, strict=True):
             with torch.no_grad(), casting(model, self.precision, device):
                 output, states = model.with_states(read, self.teacher_layers)
-            taught.append(Taught(batch, full_precision(output), states))
+            taught.append((batch, full_precision(output), states))
             counts += torch.tensor([self._num_rows(batch), 0, len(batch.input_ids)])
         counts = to_device(counts, device)
         # only the loss knows how it counts; here the output of the teacher has the right shape
-        counts[1] = sum(self.function(item.output, item.batch)[1] for item in taught)
+        counts[1] = sum(self.function(output, batch)[1] for batch, output, _ in taught)
         return taught, counts
 
     def _num_rows(self, batch: Batch) -> int:
@@ -255,13 +249,13 @@ class DistillationLoss(RunLoss):
 
     def __call__(self, forward: Forward, taught: Taught) -> tuple[Tensor, Tensor]:
         """Compute the sums of the three losses of a batch [3], and the count of the first [1]."""
-        batch, weights = taught.batch, self.weights
+        (batch, goal, goal_states), weights = taught, self.weights
         output, states = forward(batch, self.layers)
-        soft = soft_loss(self.task, output, taught.output, batch, weights.temperature)
+        soft = soft_loss(self.task, output, goal, batch, weights.temperature)
         hard, _ = self.function(output, batch)
         hidden = torch.zeros_like(soft)
         if states:
-            hidden = self._hidden_loss(states, taught.states)
+            hidden = self._hidden_loss(states, goal_states)
         sums = (
             (1 - weights.hard_weight) * soft,
             weights.hard_weight * hard,

@@ -121,7 +121,7 @@ def head_of(
     head = head_type.head(config, batching, model)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for name, parameter in head.head_parameters().items():
+        for name, parameter in tiny.head_parameters(head).items():
             if not name.startswith("tagger."):
                 scale = 1.0 if name.startswith("crf.") else 0.3
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)

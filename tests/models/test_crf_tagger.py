@@ -46,7 +46,7 @@ def test_the_start_is_the_same_with_and_without_a_crf(tmp_path: Path) -> None:
     head = CrfTagger.from_pretrained(source, labels=TAGS, scheme="BIO")
     own = dict(head.tagger.named_parameters())
     assert all(torch.equal(own.pop(name), value) for name, value in plain.named_parameters())
-    assert not own and {"crf.start", "crf.end", "crf.transitions"} < set(head.head_parameters())
+    assert not own and {"crf.start", "crf.end", "crf.transitions"} < set(tiny.head_parameters(head))
     head.save_pretrained(tmp_path / "saved")
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert (config["model_type"], config["scheme"]) == ("crf-tagger", "BIO")

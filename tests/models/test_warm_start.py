@@ -14,7 +14,7 @@ from finetune.tasks import load_task, save_task, saved_task
 from tests import small_data as data
 from tests.command import run
 from tests.small_data import read_jsonl
-from tests.tiny import save_tiny_checkpoint
+from tests.tiny import head_parameters, save_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +107,8 @@ def test_encoder_is_taken_and_the_head_is_fresh(
     assert_same_encoder(old, new)
     assert note == f"encoder from {workdir / 'runs' / f'{family}-{before}'}; new head"
     assert list(new.labels) == list(labels)
-    kept = {tuple(value.shape): value for value in old.head_parameters().values()}
-    for name, value in new.head_parameters().items():
+    kept = {tuple(value.shape): value for value in head_parameters(old).values()}
+    for name, value in head_parameters(new).items():
         if "pooler" not in name and value.ndim > 1 and tuple(value.shape) in kept:
             assert not torch.equal(value, kept[tuple(value.shape)]), name
 
@@ -144,7 +144,7 @@ def test_labels_that_stay_keep_their_rows(
     assert not any(torch.equal(row, known) for row in drawn for known in one.weight)
     usual = new.encoder.model.config.initializer_range
     assert 0.5 < drawn.std() / usual < 2  # as the model draws weights
-    hidden = [{n: p for n, p in h.head_parameters().items() if "dense" in n} for h in (old, new)]
+    hidden = [{n: p for n, p in head_parameters(h).items() if "dense" in n} for h in (old, new)]
     for name, value in hidden[0].items() if before == "nli" else ():
         assert torch.equal(value, hidden[1][name]), name
 

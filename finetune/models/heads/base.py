@@ -134,10 +134,6 @@ class Head(nn.Module, ABC):
         inner = parameter_name.removeprefix(self.encoder_prefix)
         return inner == parameter_name or inner.startswith(ABOVE)
 
-    def head_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters above the hidden states, by name."""
-        return {name: value for name, value in self.named_parameters() if self.is_head(name)}
-
     def depth_of(self, parameter_name: str) -> int:
         """Apply ``Encoder.depth_of`` to a name in ``named_parameters()``; L+1 for the head."""
         if self.is_head(parameter_name):

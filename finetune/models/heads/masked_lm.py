@@ -9,6 +9,7 @@ tokens costs as much as six layers of width 384.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -147,14 +148,10 @@ class MaskedLanguageModel(PretrainedHead):
         size = max(1, MOST_LOGITS // self.encoder.vocabulary_size)
         if len(states) <= size:
             return self._scores(layers(states), token)
-
-        def chunk(states: Tensor, token: Tensor) -> MaskedScores:
-            return self._scores(layers(states), token)
-
-        parts = [
-            checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
-            for part in zip(states.split(size), token.split(size), strict=True)
-        ]
+        run = partial(
+            checkpoint, self._scores_of, layers, use_reentrant=False, preserve_rng_state=False
+        )
+        parts = map(run, states.split(size), token.split(size))
         return MaskedScores(*map(torch.cat, zip(*parts, strict=True)))
 
     def _scores(self, logits: Tensor, token: Tensor) -> MaskedScores:
