@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import math
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import (
     Any,
     Literal,
@@ -44,6 +46,35 @@ def require_count(option: str, value: int, least: int = 1, most: int = _MOST_RUN
         raise UserError(f"{option} must be {least} or more, not {value}.")
     if value > most:
         raise UserError(f"{option} must be at most {most:,}, not {value:,}.")
+
+
+def numbers_by_label(
+    option: str, setting: str | Mapping[str, Any], labels: Sequence[str], most: float = math.inf
+) -> dict[str, float]:
+    """Read finite numbers from 0 to ``most`` for labels: `a=1,b=2.5`, or a mapping.
+
+    Raises:
+        UserError: A name is no label, or a value is no such number.
+    """
+    items = setting.items() if isinstance(setting, Mapping) else []
+    if isinstance(setting, str):
+        parts = (part.rpartition("=") for part in setting.split(","))
+        items = [(name.strip(), value) for name, _, value in parts]
+    numbers = dict[str, float]()
+    for name, value in items:
+        if name and name not in labels:
+            raise UserError(
+                f"{option}: {name!r} is none of {abbreviated(labels)}.{did_you_mean(name, labels)}"
+            )
+        with suppress(TypeError, ValueError):
+            numbers[name] = float(value)
+        if not (name and 0 <= numbers.get(name, -1) <= most and math.isfinite(numbers[name])):
+            legal = "of 0 or more" if most == math.inf else f"from 0 to {most:g}"
+            raise UserError(
+                f"{option}: {f'{name}={value}' if name else value!r} is not LABEL=NUMBER, with a "
+                f"number {legal}, as in {labels[0]}={0.5 if most == 1 else 2}."
+            )
+    return numbers
 
 
 class Folds(NamedTuple):

@@ -8,10 +8,11 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
+from finetune.config.values import numbers_by_label
 from finetune.data import halves
 from finetune.evaluation.prediction_types import TYPES
 from finetune.tasks.base import Task
-from finetune.types import UserError, abbreviated, did_you_mean
+from finetune.types import UserError
 
 
 def calibrate(
@@ -63,7 +64,7 @@ def with_threshold(
             f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
         )
     if not (isinstance(threshold, Mapping) or "=" in str(threshold)):
-        return task, _probability("", threshold, "")
+        return task, _probability(threshold, "")
     if not (type.one_class and type.classes):
         raise UserError(
             f"--threshold {threshold!r}: answers of `finetune {task.name}` share one threshold: "
@@ -76,29 +77,13 @@ def read_thresholds(
     setting: str | float | Mapping[str, float], labels: Sequence[str]
 ) -> dict[str, float]:
     """Read the thresholds of labels: one number for all, NAME=P,NAME=P, or a mapping."""
-    items: Any = setting
-    if isinstance(setting, str) and "=" in setting:
-        items = {name: value for name, _, value in (i.rpartition("=") for i in setting.split(","))}
-    elif not isinstance(setting, Mapping):
-        return dict.fromkeys(
-            labels, _probability("", setting, f", or for instance {labels[0]}=0.3")
-        )
-    return check_thresholds({name.strip(): value for name, value in items.items()}, labels)
+    if isinstance(setting, Mapping) or "=" in str(setting):
+        return numbers_by_label("--threshold", setting, labels, 1)  # type: ignore[arg-type]
+    return dict.fromkeys(labels, _probability(setting, f", or for instance {labels[0]}=0.3"))
 
 
-def check_thresholds(thresholds: Mapping[str, Any], labels: Sequence[str]) -> dict[str, float]:
-    """Return the thresholds; UserError for a label without one, or one that is no probability."""
-    for name in thresholds:
-        if name not in labels:
-            raise UserError(
-                f"--threshold: {name!r} has none; legal are {abbreviated(labels)}."
-                f"{did_you_mean(name, labels)}"
-            )
-    return {name: _probability(f"{name}=", value, "") for name, value in thresholds.items()}
-
-
-def _probability(prefix: str, value: Any, more: str) -> float:
+def _probability(value: Any, more: str) -> float:
     with suppress(TypeError, ValueError):
         if 0 <= (number := float(value)) <= 1:
             return number
-    raise UserError(f"--threshold {prefix}{value}: write a number from 0 to 1{more}.")
+    raise UserError(f"--threshold {value}: write a number from 0 to 1{more}.")

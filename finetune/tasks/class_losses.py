@@ -9,7 +9,6 @@ Shapes: N rows, C classes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -18,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from finetune.config.tasks import LabelConfig, named_strength
-from finetune.types import IGNORED, UserError, did_you_mean
+from finetune.config.values import numbers_by_label
+from finetune.types import IGNORED
 
 
 def class_weights(
@@ -36,24 +36,7 @@ def class_weights(
     if setting == "auto":
         per_class = sum(counts.values()) / sum(counts[name] > 0 for name in labels)
         return tuple(per_class / counts[name] if counts[name] else 1.0 for name in labels)
-    weights: dict[str, float] = {}
-    for item in setting.split(","):
-        name, _, value = item.rpartition("=")
-        try:
-            weight = float(value)
-        except ValueError:
-            weight = math.nan
-        if not 0 <= weight < math.inf:
-            raise UserError(
-                f"--class-weights {setting!r}: {item!r} is not LABEL=NUMBER (0 or more); write "
-                f"none, auto or for instance {labels[0]}=1,{labels[-1]}=2."
-            )
-        if (name := name.strip()) not in labels:
-            raise UserError(
-                f"--class-weights: no label {name!r}; legal are {', '.join(labels)}."
-                f"{did_you_mean(name, labels)}"
-            )
-        weights[name] = weight
+    weights = numbers_by_label("--class-weights", setting, labels)
     return tuple(weights.get(name, 1.0) for name in labels)
 
 

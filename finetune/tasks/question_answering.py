@@ -28,7 +28,7 @@ from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Fitted, SequencesOfExamples, Task
-from finetune.tasks.calibration import check_thresholds
+from finetune.tasks.calibration import read_thresholds
 from finetune.tasks.state import TaskState
 from finetune.types import (
     AnswerPrediction,
@@ -56,7 +56,7 @@ class AnswerState(TaskState, AnswerDecoder):
     default_overlap = 128  # as in BERT
 
     def __post_init__(self) -> None:
-        check_thresholds(self.thresholds, [NO_ANSWER])
+        read_thresholds(self.thresholds, [NO_ANSWER])
 
     @property
     def max_answer(self) -> int:  # type: ignore[override]  # an attribute of what is restored

@@ -38,7 +38,7 @@ from finetune.models.heads.task_models import Problem
 from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.texts import encode_apart, encode_texts
 from finetune.tasks.base import Fitted, Scores, SequencesOfExamples, Task, Windows, WindowTargets
-from finetune.tasks.calibration import check_thresholds
+from finetune.tasks.calibration import read_thresholds
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
@@ -70,7 +70,7 @@ class TextState(TaskState, TextDecoder):
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_thresholds(self.thresholds, self.threshold_labels)
+        read_thresholds(self.thresholds, self.threshold_labels)
 
     @property
     def threshold_labels(self) -> list[str]:

@@ -119,7 +119,7 @@ def test_the_threshold_of_two_labels(workdir: Path, capsys) -> None:
         (["thresholds", "sentiment", "--reset", "--risk", "0.1"], "leave out --risk"),
         (["thresholds", "sentiment", "--costs", "none.csv"], "--costs 'none.csv': no such file"),
         (["thresholds", "topics", "--costs", "{costs}"], "models of one label"),
-        (["predict", "sentiment", "--text=a", "--threshold=neg=0.5"], "'neg' has none; legal are"),
+        (["predict", "sentiment", "--text=a", "--threshold=neg=0.5"], "'neg' is none of pos"),
         (
             ["predict", "topics", "--text=a", "--threshold=half"],
             "write a number from 0 to 1, or for",
@@ -290,7 +290,7 @@ def test_damaged_thresholds_are_refused(workdir: Path, capsys) -> None:
     content = json.loads(before)
     content["extra"]["thresholds"] = {"nothing": 0.5}
     path.write_text(json.dumps(content))
-    with pytest.raises(finetune.UserError, match=r"damaged.*\(--threshold: 'nothing' has none"):
+    with pytest.raises(finetune.UserError, match=r"damaged.*\(--threshold: 'nothing' is none of"):
         finetune.load(workdir / "topics")
     del content["extra"]["thresholds"]  # saved by an earlier version
     path.write_text(json.dumps(content))

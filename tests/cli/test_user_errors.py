@@ -80,7 +80,7 @@ classify --max-length 512 --max-tokens 100 | raise --max-tokens
 classify --columns text | --columns must be role=column
 TRAIN --max-length 100 | exceeds the 64 tokens | or less
 TRAIN --freeze 9 | 9 layers | 3
-TRAIN --class-weights psi=1 | no label 'psi' | neg, pos
+TRAIN --class-weights psi=1 | 'psi' is none of neg, pos
 TRAIN --problem regression | train.jsonl:1 | not a number
 TRAIN --max-length 12 --long-text error | .jsonl: | --max-length 12 | --long-text truncate
 TAG --data entities --overlap 33 | --overlap 33 is over half of --max-length

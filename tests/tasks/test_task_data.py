@@ -97,7 +97,7 @@ def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("single", {"class_weights": "pso=2"}, r"no label 'pso'; legal are neg, pos\. .* 'pos'\?"),
+        ("single", {"class_weights": "pso=2"}, r"'pso' is none of neg, pos\. .* 'pos'\?"),
         ("single", {"class_weights": "pos"}, "'pos' is not LABEL=NUMBER"),
         ("single", {"class_weights": "pos=much"}, "'pos=much' is not LABEL=NUMBER"),
         ("single", {"class_weights": "neg=-1"}, "0 or more"),
