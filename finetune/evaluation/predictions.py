@@ -391,11 +391,13 @@ def _shared_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
             f"{abbreviated([file.name for file in files], 2)}: no gold in it to compare with: name "
             "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
-    first, *further = (
-        Rows.of(f.name, type, [type.gold_of_row(i, *row[::-1]) for i, row in enumerate(f.rows)])
-        for f in with_gold
-    )
-    for file, gold in zip(with_gold[1:], further, strict=True):
+    sides = []
+    for file in with_gold:
+        rows = enumerate(file.rows)
+        of_rows = [type.gold_of_row(index, row.where, row.values) for index, row in rows]
+        sides.append(Rows.of(file.name, type, of_rows))
+    first = sides[0]
+    for file, gold in zip(with_gold[1:], sides[1:], strict=True):
         same_type = key_of_row(file.rows[0].values) == key_of_row(with_gold[0].rows[0].values)
         examples = dict(zip(first.ids or range(len(first.rows)), first.rows, strict=True))
         for id, other in zip(gold.ids or range(len(gold.rows)), gold.rows, strict=True):
