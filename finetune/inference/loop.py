@@ -47,11 +47,9 @@ def predict(
     accelerator: Accelerator | None = None,
     *,
     encoded: EncodedExamples | None = None,
-    precision: str | None = None,
     keep_log_probabilities: bool = False,
-    reporter: Reporter | None = None,
-    title: str = "predicting",
     device: torch.device | None = None,
+    **options: Any,
 ) -> list[Prediction]:
     """Predict every example, in the order of the examples, on every process.
 
@@ -61,12 +59,10 @@ def predict(
         examples: The examples.
         accelerator: The device and the processes that divide the work.
         encoded: The sequences of the examples, to save encoding them.
-        precision: ``bf16``, ``fp16`` or ``fp32``; by default as in the task's configuration (on a
-            CPU fp32 in place of fp16).
         keep_log_probabilities: Store the log-probabilities of all tags in predictions of words.
-        reporter: Shows the progress under ``title``.
-        title: See ``reporter``.
         device: Compute everything in this process, on this device, without an accelerator.
+        options: Arguments of ``values_of_examples``, such as ``reporter``, or a ``precision`` and
+            ``max_tokens`` in place of those of the task.
     """
     index, num_processes = 0, 1
     if device is None:
@@ -79,19 +75,19 @@ def predict(
         mine, encoded = examples[shard], None if encoded is None else encoded[shard]
     encoded = task.encode(mine) if encoded is None else encoded
     windows, offsets = encoded.sequences.window.tolist(), encoded.offsets.tolist()
-    options = pass_options(task, device) | ({"precision": precision} if precision else {})
-    targets = task.collate if task.description.reads_targets else None
-    values = values_of_examples(
-        head, encoded, task.decode, targets=targets, reporter=reporter, title=title, **options
-    )
+    options = pass_options(task, device) | options
+    if task.description.reads_targets:
+        options["targets"] = task.collate
     predicted: list[Any] = [None] * len(mine)
-    for number, of_windows in values:
-        start, end = offsets[number : number + 2]
-        outputs = list(map(WindowOutput, windows[start:end], of_windows))
-        prediction = task.postprocess(mine[number], outputs)
-        if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
-            prediction = replace(prediction, log_probabilities=None)
-        predicted[number] = prediction
+    values = values_of_examples(head, encoded, task.decode, **options)
+    with contextlib.closing(values):
+        for number, of_windows in values:
+            start, end = offsets[number : number + 2]
+            outputs = list(map(WindowOutput, windows[start:end], of_windows))
+            prediction = task.postprocess(mine[number], outputs)
+            if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
+                prediction = replace(prediction, log_probabilities=None)
+            predicted[number] = prediction
     if num_processes == 1:
         return predicted
     of_all = gather_object([predicted])
