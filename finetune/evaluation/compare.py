@@ -101,7 +101,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         counts, lower = custom_counts(custom, aligned.runs), custom.lower_is_better
     else:
         run = RunFolder.open(files[0][0].parent)
-        usual = run.config.get("metric") or run.usual_metric(options.split, type.default)
+        usual = run.usual_metric(options.split, type.default)
         try:
             counts = count_metric(metric or usual, aligned.runs)
             metric = metric or usual

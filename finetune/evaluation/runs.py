@@ -119,9 +119,11 @@ class RunFolder:
         return column_map(self.config.get("columns") or ())
 
     def usual_metric(self, split: str, default: str) -> str:
-        """Name the metric that selects models: the ``default``, or the first if scores lack it."""
+        """Name the metric that selects models: of the settings, else the ``default``, or the first
+        if scores lack it."""
         scores = self.metrics.get(split, {})
-        return default if default in scores else next(iter(scores), default)
+        usual = default if default in scores else next(iter(scores), default)
+        return self.config.get("metric") or usual
 
     @property
     def best(self) -> Path:

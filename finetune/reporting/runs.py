@@ -182,8 +182,7 @@ def _score_of_folds(runs: Sequence[Run], folds: Mapping[str, Any]) -> MainScore 
     evaluated = next((run.evaluated for run in runs if run.evaluated), None)
     if evaluated is None:
         return None
-    metric = runs[0].config.get("metric")
-    metric = metric or runs[0].usual_metric("test", evaluated.type.default)
+    metric = runs[0].usual_metric("test", evaluated.type.default)
     summary = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
     if "low" not in summary:
         return None
@@ -257,8 +256,7 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
     type = predictions[0].type
-    first = analyzed[0][0]
-    metric = first.config.get("metric") or first.usual_metric(split, type.default)
+    metric = analyzed[0][0].usual_metric(split, type.default)
     try:
         counts = count_metric(metric, predictions)
     except UserError as error:
