@@ -54,16 +54,12 @@ def save_with_layers(head: Any, layers: Sequence[int], folder: Path) -> None:
         )
     parent, name, all_layers = lists[0]
     setattr(parent, name, nn.ModuleList(all_layers[number - 1] for number in layers))
-    inside = [getattr(head.config, part, None) for part in ("encoder", "tagger")]
-    for configuration in (config, head.config, *inside):
-        _keep(configuration, layers, total)
+    inside = (getattr(head.config, part, None) for part in ("encoder", "tagger"))
+    for configuration in (config, head.config, *filter(None, inside)):
+        values = configuration if isinstance(configuration, dict) else vars(configuration)
+        if len(types := values.get("layer_types") or ()) == total:
+            values["layer_types"] = [types[number - 1] for number in layers]
+        for key in ("num_hidden_layers", "n_layers"):
+            if values.get(key) == total:
+                values[key] = len(layers)
     head.save_pretrained(folder)
-
-
-def _keep(config: Any, layers: Sequence[int], total: int) -> None:
-    values = config if isinstance(config, dict) else getattr(config, "__dict__", {})
-    for name, value in list(values.items()):
-        if isinstance(value, list) and name == "layer_types" and len(value) == total:
-            values[name] = [value[number - 1] for number in layers]
-        elif name in ("num_hidden_layers", "n_layers") and value == total:
-            values[name] = len(layers)

@@ -117,7 +117,9 @@ class Runs:
                 if state != "finished":
                     resumed = replace(config, resume=state == "unfinished")
                     try:
-                        self._require_start(config)
+                        begin_with = RunFolder.open(Path(config.init_from or ""))
+                        if self.start is not None and not begin_with.best.is_dir():
+                            raise Diverged(f"not run, because {config.init_from} has no model.")
                         with open_run(config, accelerator) as opened:
                             train_one(resumed, self.data[key](), opened)
                     except Diverged as error:
@@ -125,11 +127,6 @@ class Runs:
                 write = state != "finished" or key == keys[-1]
                 on_main_process(partial(self._add_run, key, diverged, write=write))
         on_main_process(require_model)
-
-    def _require_start(self, config: TrainConfig) -> None:
-        begin = RunFolder.open(Path(config.init_from or ""))
-        if self.start is not None and not begin.best.is_dir():
-            raise Diverged(f"not run, because {config.init_from} has no model.")
 
     def _require_folder(self) -> None:
         folder, varied = self.folder, self.varied

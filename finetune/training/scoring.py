@@ -211,8 +211,11 @@ class Scorer:
         A head that is fitted to the encoder is fitted before, also without validation.
         """
         progress, folder, split = self.progress, self.folder, self.data.validation
-        if self.task.fit_classifier is not None:
-            self._fit_classifier()
+        if (fit_classifier := self.task.fit_classifier) is not None:
+            train = self.data.splits["train"]
+            with self.masters.float32():
+                vectors = decision_vectors(self.task, self.model, train, folder.accelerator)
+                fit_classifier(self.model, train, vectors)
         if split is None:
             progress.best_step = progress.step
             self._save_best()
@@ -237,13 +240,6 @@ class Scorer:
             progress.step, num_steps, split, metrics, is_best, examples, predicted
         )
         notify(self.callbacks, event)
-
-    def _fit_classifier(self) -> None:
-        assert self.task.fit_classifier is not None
-        train = self.data.splits["train"]
-        with self.masters.float32():
-            vectors = decision_vectors(self.task, self.model, train, self.folder.accelerator)
-            self.task.fit_classifier(self.model, train, vectors)
 
     def _save_best(self) -> None:
         with self.masters.float32():

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from finetune.models.encoder import ABOVE, Batching, Encoder, remove_pooler
 from finetune.models.heads.layers import pool
+from finetune.models.heads.task_models import label_settings
 from finetune.models.loading import (
     copy_tokenizer,
     library_errors,
@@ -257,14 +258,8 @@ class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_
         cls, name: str, labels: Sequence[str], settings: Mapping[str, Any], **options: Any
     ) -> tuple[Any, Any]:
         inner = load_config(name, **options)
-        names = LabelSet(labels)
         config: Any = cls.config_class
-        config = config(
-            encoder=inner,
-            id2label=dict(enumerate(names)),
-            label2id={name: index for index, name in enumerate(names)},
-            **settings,
-        )
+        config = config(encoder=inner, **label_settings(labels), **settings)
         config.require_legal()
         config.encoder.name_or_path = ""  # the checkpoint's, as its architectures
         config.encoder.architectures = None

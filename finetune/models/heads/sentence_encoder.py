@@ -21,6 +21,7 @@ from finetune.data.json_files import read_object
 from finetune.models.encoder import Batching, Encoder, remove_pooler
 from finetune.models.heads.base import Head, labels_of, load_module, save_module
 from finetune.models.heads.layers import pooled_tokens
+from finetune.models.heads.task_models import label_settings
 from finetune.models.loading import (
     library_errors,
     load_config,
@@ -28,7 +29,7 @@ from finetune.models.loading import (
     local_model,
     quiet,
 )
-from finetune.types import Batch, LabelSet, UserError
+from finetune.types import Batch, UserError
 
 Pooling = Literal["mean", "cls", "max", "mask"]
 
@@ -96,10 +97,8 @@ class SentenceEncoder(Head):
         self.pooling, self.normalize, self.max_length = pooling, normalize, max_length
         self.classifier: nn.Linear | None = None
         if labels is not None:
-            names = LabelSet(labels)
-            self.classifier = nn.Linear((3 if pairs else 1) * self.encoder.width, len(names))
-            model.config.id2label = dict(enumerate(names))
-            model.config.label2id = {name: index for index, name in enumerate(names)}
+            self.classifier = nn.Linear((3 if pairs else 1) * self.encoder.width, len(labels))
+            model.config.update(label_settings(labels))
 
     @classmethod
     def from_pretrained(

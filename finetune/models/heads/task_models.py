@@ -65,7 +65,9 @@ def load_task_model(
     require_class(auto_class, name, config)
     old_labels = dict(config.id2label)
     if labels is not None:
-        _set_labels(config, LabelSet(labels))
+        if not labels:
+            raise UserError("a head needs at least one label")
+        config.update(label_settings(labels))
         config.problem_type = None if problem is None else PROBLEM_TYPES[problem]
     if dropout is not None:
         setting = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
@@ -89,12 +91,10 @@ def require_class(auto_class: Any, name: str, config: Any) -> None:
         )
 
 
-def _set_labels(config: Any, labels: LabelSet) -> None:
-    if not len(labels):
-        raise UserError("a head needs at least one label")
-    config.num_labels = len(labels)
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {label: index for index, label in enumerate(labels)}
+def label_settings(labels: Sequence[str]) -> dict[str, Any]:
+    """The labels of a head as settings of transformers."""
+    names = dict(enumerate(LabelSet(labels)))
+    return {"id2label": names, "label2id": {name: index for index, name in names.items()}}
 
 
 def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
