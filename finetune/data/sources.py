@@ -123,7 +123,7 @@ def resolve(spec: Any) -> Source:
         or path.suffix.lower() in {*SUFFIXES, *COMPRESSIONS}
         or ("/" in spec and "@" not in spec and path.parent.is_dir())
     ):
-        raise DataError(f"{spec}: no such file or folder.{_nearest(path)}")
+        raise DataError(f"{spec}: {_missing(path)}")
     if chosen is not None:
         return Source(spec, hub=chosen)
     if (advice := MANUAL_DOWNLOADS.get(spec.lower())) is not None:
@@ -457,17 +457,19 @@ def _files_of(split: str, value: str) -> tuple[Path, ...]:
             what = f"--data {split}={name}: the folder"
             files += _of_one_format(data_files(path), what, advice)
         else:
-            raise DataError(f"--data {split}={name}: no such file.{_nearest(path)}")
+            raise DataError(f"--data {split}={name}: {_missing(path)}")
     return tuple(files)
 
 
-def _nearest(path: Path) -> str:
-    parent = path.parent
+def _missing(path: Path) -> str:
+    if path.exists():
+        return "a pipe, and data are read more than once: write it to a file, and name the file."
+    problem, parent = "no such file or folder.", path.parent
     while not parent.is_dir() and parent != parent.parent:
         path, parent = parent, parent.parent
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
     lowered = {name.lower(): name for name in names}
     if near := difflib.get_close_matches(path.name.lower(), lowered, n=1):
-        return f" Perhaps you meant '{parent / lowered[near[0]]}'?"
+        return f"{problem} Perhaps you meant '{parent / lowered[near[0]]}'?"
     visible = sorted(name for name in names if not name.startswith("."))
-    return f" {parent} holds {abbreviated(visible, 8)}." if names else ""
+    return f"{problem} {parent} holds {abbreviated(visible, 8)}." if names else problem

@@ -255,9 +255,10 @@ def open_text_table(file: DataFile, options: ReadOptions) -> Table:
     """Open a file as a table; text to predict has columns only if its first line names some."""
     if file.format in ("txt", "unknown"):
         first, names = file.first_line(), options.header_names
-        tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
+        tabs, commas = ({c.strip().lower() for c in re.split(m, first)} for m in ("\t", "[,;]"))
         tsv = len(tabs) > 1 and (not options.predicting or options.columns or tabs & names)
-        csv = file.format == "unknown" and len(commas) > 1 and commas & names
+        may_be_csv = file.format == "unknown" or file.live
+        csv = may_be_csv and len(commas) > 1 and commas & names
         file.format = "tsv" if tsv else "csv" if csv else "txt"
     if file.format in ("conll", "conllu"):
         raise WordsNotTexts(

@@ -15,7 +15,7 @@ from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.tables import MissingColumn, Table, read_file
+from finetune.data.tables import MissingColumn, Table, open_text_table, read_file
 from finetune.data.tag_conversion import Conversion, are_nested, to_bio
 from finetune.data.tag_schemes import count_transitions, scheme_of, spans_to_tags
 from finetune.data.token_rows import (
@@ -56,8 +56,10 @@ class TokenReader(RowReader):
                 f"{file.name}: CSV rows cannot hold words with tags: write one word and its tag "
                 "per line (CoNLL columns), or JSON Lines with tokens and tags."
             )
+        if file.live and file.format == "txt" and not file.first_line().startswith("-DOCSTART-"):
+            return open_text_table(file, options)
         if file.format in ("txt", "tsv", "unknown"):
-            raw = file.format == "txt" and (file.live or not looks_like_conll(file))
+            raw = file.format == "txt" and not looks_like_conll(file)
             cells = {cell.strip().lower() for cell in file.first_line().split("\t")}
             named = file.format == "tsv" and cells & HEADER_NAMES
             if not (options.predicting and (raw or named)):

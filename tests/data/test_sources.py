@@ -96,11 +96,18 @@ def test_named_files(tmp_path):
         read_text(f"trian={path}")
     with pytest.raises(DataError, match="names the train split twice"):
         read_text(f"train={path},training={path}")
-    with pytest.raises(DataError, match=r"no such file. Perhaps you meant '.*a,b.jsonl'"):
+    with pytest.raises(DataError, match=r"no such file or folder. Perhaps you meant '.*a,b.jsonl'"):
         read_text(f"train={tmp_path / 'ab.jsonl'}")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="the folder holds no data files"):
         read_text(f"train={tmp_path / 'empty'}")
+
+
+def test_a_pipe_is_no_data_to_read_twice(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for spec in (str(tmp_path / "pipe.jsonl"), f"train={tmp_path / 'pipe.jsonl'}"):
+        with pytest.raises(DataError, match=r"pipe.jsonl: a pipe, and data are read more"):
+            read_text(spec)
 
 
 def test_several_files_of_a_split(tmp_path):
@@ -113,7 +120,7 @@ def test_several_files_of_a_split(tmp_path):
     none = r"holds no split files .its entries: README.md, a.jsonl, .*: name .*, and train=.* all"
     with pytest.raises(DataError, match=none):
         read_text(str(tmp_path))
-    with pytest.raises(DataError, match=r"b.json: no such file. Perhaps you meant"):
+    with pytest.raises(DataError, match=r"b.json: no such file or folder. Perhaps you meant"):
         read_text(f"train={tmp_path / 'a.jsonl'}+{tmp_path / 'b.json'}")
     (tmp_path / "c.csv").write_text("no,header\n")
     with pytest.raises(DataError, match=r"files of several formats \(csv, jsonl\): name the files"):

@@ -372,6 +372,8 @@ def test_streaming_files(tmp_path):
     [
         ('{"text": "a"}\n{"text": "b"}\n', ["a", "b"]),
         ("plain line\nanother, line\n", ["plain line", "another, line"]),
+        ('label,text\n1,a\n2,"b, c"\n', ["a", "b, c"]),
+        ("label;text\n1;a\n", ["a"]),
         ("", []),
     ],
 )

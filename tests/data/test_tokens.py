@@ -551,6 +551,10 @@ def test_streaming_keeps_gold_where_there_is_some(stream):
 
 def test_streaming_file_objects():
     assert [e.words for e in read_token_file(io.StringIO("a b\nc\n"))] == [("a", "b"), ("c",)]
+    table = io.StringIO("id,text\n1,a b\n")
+    assert [e.words for e in read_token_file(table)] == [("a", "b")]
+    columns = io.StringIO("-DOCSTART- O\n\na B-PER\nb O\n")
+    assert [(e.words, e.tags) for e in read_token_file(columns)] == [(("a", "b"), ("B-PER", "O"))]
     content = io.BytesIO(b'{"tokens": ["a b", ""]}\n')
     assert [e.words for e in read_token_file(content)] == [("a b", "")]
     with pytest.raises(DataError, match="known to hold words or a text"):
