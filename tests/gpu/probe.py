@@ -162,9 +162,11 @@ def varlen(size: Size) -> Iterator[Row]:
 
     kernel = both(lambda *qkv: attention._flash(*qkv, PackedCall(layout, 0.1)), rows)
     yield "attention fwd+bwd, kernel", f"{median(kernel, size):.3f} ms" if size.large else ABSENT
-    heads_first = rows.detach().transpose(1, 2)[:, None].contiguous()
-    groups = both(lambda *qkv: attention._padded(*qkv, PackedCall(layout, 0.1)), heads_first)
-    yield "attention fwd+bwd, groups", f"{median(groups, size):.3f} ms"
+    module, heads_first = torch.nn.Identity(), rows.detach().float().transpose(1, 2)[:, None]
+    fp32 = both(
+        lambda *qkv: attention.attend(module, *qkv, None, 0.1, layout=layout)[0], heads_first
+    )
+    yield "attention fwd+bwd in fp32", f"{median(fp32, size):.3f} ms"
     dense = both(lambda *qkv: F.scaled_dot_product_attention(*qkv, dropout_p=0.1), padded)
     yield "attention fwd+bwd, padded to 128", f"{median(dense, size):.3f} ms"
 
