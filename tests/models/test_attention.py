@@ -143,9 +143,13 @@ def test_kernel_equals_groups(window: int | None) -> None:
         torch.randn(sum(lengths), 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         for _ in range(3)
     ]
-    call = PackedCall(layout_of(lengths, "cuda"), sliding_window=window)
-    fast = attention._flash(*rows, call)
-    slow = attention._padded(*[row.float().transpose(0, 1)[None] for row in rows], call)[0]
+    settings = {"sliding_window": window, "layout": layout_of(lengths, "cuda")}
+    fast, slow = (
+        attend(LAYER, *[row.to(dtype).transpose(0, 1)[None] for row in rows], None, **settings)[0][
+            0
+        ]
+        for dtype in (torch.bfloat16, torch.float32)
+    )
     torch.testing.assert_close(fast.float(), slow, rtol=0, atol=2e-2)
     weight = torch.randn_like(slow)
     grads = [torch.autograd.grad((out * weight).sum(), rows) for out in (fast.float(), slow)]
