@@ -35,11 +35,26 @@ def prediction_line(row: Mapping[str, Any]) -> str:
     return json_line(without_reasons(row))
 
 
-def _spans(row: Mapping[str, Any]) -> list[str]:
-    names = [
+def _names(row: Mapping[str, Any]) -> list[str]:
+    return [
         span.get("text") or " ".join(row["words"][span["start"] : span["end"]])
         for span in row["spans"]
     ]
+
+
+def _gold(example: Mapping[str, Any]) -> Any:
+    gold = example["gold"]
+    if not isinstance(gold, Mapping):
+        return gold
+    if gold.get("spans") is None:
+        return " ".join(gold["tags"])
+    labels = [span["label"] for span in gold["spans"]]
+    pairs = zip(_names({**example, **gold}), labels, strict=True)
+    return BETWEEN.join(f"{name} {label}" for name, label in pairs)
+
+
+def _spans(row: Mapping[str, Any]) -> list[str]:
+    names = _names(row)
     if "relations" not in row:
         pairs = zip(names, row["spans"], strict=True)
         return [f"{name} {span['label']} {span['score']:.2f}" for name, span in pairs]
@@ -74,7 +89,7 @@ def show_reasons(row: Mapping[str, Any]) -> None:
         texts = [example.get("text") or " ".join(example.get("words", ())) for example in near]
         columns = ("similarity", "gold", "text", "place")
         values = [
-            [example["similarity"], example["gold"], text, example.get("where", "")]
+            [example["similarity"], _gold(example), text, example.get("where", "")]
             for example, text in zip(near, texts, strict=True)
         ]
         print_table(columns, values, "nearest training examples")

@@ -177,7 +177,7 @@ def _require_export(task: Task, source: Path) -> None:
     if "distance" in task.state.decisions:
         raise UserError(
             f"{source}: it abstains for out-of-distribution texts, whose distance a graph does not "
-            "measure: remove that with `finetune thresholds RUN --reset`."
+            f"measure: remove that with `finetune thresholds {source} --reset`."
         )
 
 

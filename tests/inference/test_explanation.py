@@ -277,4 +277,10 @@ def test_command(tmp_path: Path) -> None:
         for each in row["explanation"]:
             assert row["tags"][each["start"]] == each["label"] != "O"
             assert each["words"] == row["words"] and "offsets" not in each
+    (tagged,) = run(*file[:2], "--text", "a", "--nearest", "1", "--format", "jsonl").ok().rows
+    (near,) = tagged["nearest"]
+    text = run(*file[:2], "--text", "a", "--nearest", "1").ok().out
+    spans = near["gold"]["spans"]
+    shown = [f"{' '.join(near['words'][s['start'] : s['end']])} {s['label']}" for s in spans]
+    assert "{'tags'" not in text and "   ".join(shown) in text
     run(*file, "--nearest", "0").refused("--nearest must be 1 or more")
