@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.config.tasks import TrainConfig
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected
-from finetune.types import Example, UserError, abbreviated, quantity
+from finetune.types import ChoiceQuestion, Example, UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -273,12 +273,12 @@ def leaked(dataset: Dataset) -> dict[str, set[int]]:
 
 
 def unmeasured_labels(dataset: Dataset) -> list[str]:
-    """Note the training labels that a validation split lacks."""
-    splits = dataset.splits
+    """Note the training labels that a validation split lacks; places of choices are none."""
+    splits, rows = dataset.splits, dataset.splits["train"]
     scored = [split for split in splits if split.startswith("validation")]
-    if not scored or float in label_types(splits["train"]):
+    if not scored or rows.example_type is ChoiceQuestion or float in label_types(rows):
         return []
-    train = Counter(name for names in splits["train"].golds() for name in set(names or ()))
+    train = Counter(name for names in rows.golds() for name in set(names or ()))
     notes = []
     for split in scored:
         lacking = sorted(train.keys() - splits[split].gold_counts()[0].keys())

@@ -16,7 +16,7 @@ from finetune.data import (
     unmeasured_labels,
 )
 from finetune.data.examples import normalized_texts
-from finetune.types import Span, TextExample, TokenExample
+from finetune.types import ChoiceQuestion, Span, TextExample, TokenExample
 
 LONG = tuple("a sentence of ten words is long enough to join".split())
 
@@ -144,6 +144,9 @@ def test_a_label_of_one_text_stays_in_train():
     assert unmeasured_labels(data) == [
         "validation cannot measure labels that it lacks: b (2 in train)"
     ]
+    questions = [ChoiceQuestion(i, "", "a?", i, choices=("x", "y", "z")) for i in range(3)]
+    splits = {"train": questions, "validation": questions[:1]}
+    assert unmeasured_labels(Dataset("x", splits)) == [], "the place of a choice is no label"
     many = texts(*[(f"text {i}", str(i // 2)) for i in range(100)])
     assert len(held(many)[1]) == 20, "rare labels alone do not take half of the data"
 
