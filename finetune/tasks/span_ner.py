@@ -122,7 +122,7 @@ class SpanNerTask(WordTask):
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on candidates and decoding."""
         width = self.state.max_width
-        limit = "of any width" if width is None else f"up to {width} words wide"
+        limit = "of any width" if width is None else f"up to {quantity(width, 'word')} wide"
         note = f"candidates: spans {limit}; decoding {self.state.constraint}"
         return replace(data, notes=[*data.notes, note])
 

@@ -127,6 +127,12 @@ def test_flat_data_is_decoded_flat_unless_told_otherwise(workdir: Path):
     assert task_of(workdir, "flat", decoding="nested")[0].state.constraint == "nested"
 
 
+def test_the_widest_span_is_noted(workdir: Path):
+    for width, said in ((1, "up to 1 word wide"), (3, "up to 3 words wide")):
+        _, data = task_of(workdir, max_width=width)
+        assert any(note.startswith(f"candidates: spans {said};") for note in data.notes)
+
+
 def test_each_candidate_is_learnt_once(workdir: Path):
     """Over all windows of a long text, every span that some window holds has one target."""
     task, _ = task_of(workdir, max_length=12, overlap=5, max_width=4)
