@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,15 +118,19 @@ class TextScorer:
         unknown: Any = self.tokenizer.unknown
         for chunk in chunks(texts, TEXTS, len, CHARACTERS):
             subwords = self.tokenizer.subwords_with_words(chunk)
-            copies = EncodedExamples.of(
-                [list(self._copies(*words)) for words in subwords], ids=self.tokenizer.id_dtype
-            )
-            options: dict[str, Any] = {"device": self.device, "max_tokens": self.max_tokens}
-            options["targets"] = _targets
-            losses = dict(values_of_examples(self.model, copies, _losses, **options))
-            for number, (text, (ids, _)) in enumerate(zip(chunk, subwords, strict=True)):
-                values = -np.array(losses[number])
-                yield TextScore(text, tuple(names(ids)), values, ids.count(unknown))
+            copies = chain.from_iterable(self._copies(*words) for words in subwords)
+            values = [-loss for part in chunks(copies) for loss in self._losses(part)]
+            ends = np.cumsum([len(ids) for ids, _ in subwords])
+            of_texts = np.split(np.array(values), ends[:-1])
+            for text, (ids, _), of_text in zip(chunk, subwords, of_texts, strict=True):
+                yield TextScore(text, tuple(names(ids)), of_text, ids.count(unknown))
+
+    def _losses(self, copies: Sequence[TokenSequence]) -> list[float]:
+        encoded = EncodedExamples.of([[copy] for copy in copies], ids=self.tokenizer.id_dtype)
+        options: dict[str, Any] = {"device": self.device, "max_tokens": self.max_tokens}
+        options["targets"] = _targets
+        losses = values_of_examples(self.model, encoded, _losses, **options)
+        return [loss for _, (loss,) in sorted(losses)]
 
     def _copies(self, ids: list[int], starts: list[int]) -> Iterator[TokenSequence]:
         """Yield for each subword a copy of its window in which it is masked, to predict it."""
