@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from finetune.models.packing import TooMuchPadding
 from finetune.models.recording import WRONG_FILLERS, CudaRecorder, PassKey, Recording
 from finetune.models.shapes import RowShape, RowShapes, with_fillers
 from finetune.types import Batch
@@ -64,6 +65,8 @@ class EncoderGraphs:
         self.seen: Counter[PassKey] = Counter()
         self.recordings: dict[PassKey, tuple[list[int], Recording]] = {}
         """The recorded passes, and the addresses of the weights that they read."""
+        self.plain: set[PassKey] = set()
+        """The passes that are not recorded, as attention would be mostly padding."""
         self.gradients = dict(gradients or {})
         """The tensors that hold the gradients of all recordings."""
 
@@ -99,7 +102,8 @@ class EncoderGraphs:
     def _recording(
         self, recorder: CudaRecorder, key: PassKey, batch: Batch, row: Batch
     ) -> Recording | None:
-        if recorder.failure or (recorder.waiting is not None and recorder.waiting() is not None):
+        waits = recorder.waiting is not None and recorder.waiting() is not None
+        if recorder.failure or waits or key in self.plain:
             return None
         addresses = [tensor.data_ptr() for tensor in self.read]
         before, recording = self.recordings.get(key, ([], None))
@@ -116,6 +120,9 @@ class EncoderGraphs:
             recording.record(recorder)
             self.recordings[key] = addresses, recording
             return recording
+        except TooMuchPadding:
+            self.plain.add(key)
+            return None
         except Exception as error:  # out of memory is one of them
             self.recordings.clear()
             message = " ".join(str(error).split()) or type(error).__name__
@@ -194,5 +201,7 @@ def use_of_graphs(encoder: Encoder) -> str:
         return f"not used: {reason_to_run_plainly(encoder)}"
     if graphs.recordings:
         return f"used for {len(graphs.recordings)} shapes"
+    if graphs.plain:
+        return "not used: padding all sequences to the longest one is too much for attention"
     failure = "" if graphs.recorder is None else graphs.recorder.failure
     return f"not used: {failure or 'turned off, or too few steps'}"

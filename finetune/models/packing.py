@@ -60,6 +60,10 @@ class Group(NamedTuple):
         return sources, numbers.new_empty(num_tokens + 1).scatter_(0, targets, numbers)[:-1]
 
 
+class TooMuchPadding(Exception):
+    """To pad all sequences to the longest one is too much, and other groups need their lengths."""
+
+
 @dataclass(eq=False)
 class PackedLayout:
     """The boundaries of the N sequences of a packed row; one layout serves all layers."""
@@ -91,7 +95,7 @@ class PackedLayout:
         if on_device and size <= (1 + self.max_waste) * self.num_tokens:
             return (self.all_padded(),)
         if not self.lengths:
-            raise RuntimeError("one sequence is so long that attention cannot pad all others to it")
+            raise TooMuchPadding
         divided = list(group_by_length(self.lengths, self.max_waste, TOKEN_MULTIPLE))
         if on_device and len(divided) == 1:
             return (self.all_padded(),)
