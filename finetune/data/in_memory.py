@@ -54,6 +54,17 @@ def input_table(data: Any) -> Table | None:
     return _table(data, "data")
 
 
+def require_inputs(inputs: Any, function: str) -> None:
+    """Raise DataError for a text, whose items are characters, and for tables, whose are columns."""
+    if isinstance(inputs, str):
+        raise DataError(f"{function} takes a list of inputs: write {function}([{inputs!r:.40}]).")
+    if isinstance(inputs, Mapping) or _is_frame(inputs):
+        raise DataError(
+            f"{function} takes a list of inputs, and {type(inputs).__name__} is a table: give one "
+            f"of its columns, such as {function}(data['text'])."
+        )
+
+
 def _table(rows: Any, name: str) -> Table:
     if is_from("datasets", "Dataset", rows):
         return dataset_tables({"rows": rows}, name)["rows"]
@@ -80,6 +91,11 @@ def _is_cells(values: Any) -> bool:
 def is_from(library: str, class_name: str, rows: Any) -> bool:
     """True if rows are an instance of a class of a library that may not be loaded."""
     return library in sys.modules and isinstance(rows, vars(sys.modules[library])[class_name])
+
+
+def _is_frame(rows: Any) -> bool:
+    frames = ("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")
+    return any(is_from(*frame, rows) for frame in frames)
 
 
 def _dicts(rows: Any, name: str) -> Sequence[Any]:

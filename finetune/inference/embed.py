@@ -19,6 +19,7 @@ import numpy as np
 import xxhash
 from torch import Tensor
 
+from finetune.data.in_memory import require_inputs
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import chunks, values_of_examples
 from finetune.inference.vectors import directions
@@ -86,7 +87,8 @@ class Embedder:
         normalize: Scale each vector to length 1.
         max_length: Tokens of the longest sequence; by default the model's limit, at most 512.
         max_tokens: Tokens of a forward pass; changes memory and speed only.
-        options: ``revision`` and ``trust_remote_code`` of the model.
+        revision: Branch, tag or commit of a model on the hub.
+        trust_remote_code: Whether to run code of the model's repository.
 
     Raises:
         UserError: The model cannot be loaded, or has fewer layers.
@@ -109,7 +111,8 @@ class Embedder:
         normalize: bool = False,
         max_length: int | None = None,
         max_tokens: int | None = None,
-        **options: Any,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
     ) -> None:
         for option, value, legal in (
             ("unit", unit, get_args(Unit)),
@@ -120,12 +123,15 @@ class Embedder:
                 raise UserError(
                     f"{option} must be one of {abbreviated(map(repr, legal))}, not {value!r}."
                 )
+        if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens > 0):
+            raise UserError(f"max_tokens must be a whole number above 0, not {max_tokens!r}.")
         name, words = str(model), unit == "word"
+        options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         self.encoder: Encoder
         self._task: Task | None = None
         """The task of a trained sentence encoder, which encodes its texts."""
         self._forward: Callable[[Batch], Tensor] = self._vectors
-        if (folder := find_saved_model(name, options.get("revision"))) is None:
+        if (folder := find_saved_model(name, revision)) is None:
             self.tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)
             self.encoder = Encoder.from_pretrained(name, **options)
         else:
@@ -183,8 +189,7 @@ class Embedder:
         Raises:
             UserError: An input is a pair of texts, or neither a text nor words.
         """
-        if isinstance(inputs, str):
-            raise UserError(f"encode takes a list of inputs: write encode([{inputs!r:.40}]).")
+        require_inputs(inputs, "encode")
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")
         units, read = (self._read(*item) for item in enumerate(inputs)), 0
@@ -220,7 +225,8 @@ class Embedder:
             item = as_example(index, item, TokenExample, pairs=None)
         is_text = isinstance(item, TextExample)
         if len(item.texts()) > 1:
-            raise UserError(f"{item.where}: a pair of texts has no vector: name one column.")
+            where = item.where or f"input {index}"
+            raise UserError(f"{where}: a pair of texts has no vector: name one column.")
         id = index if item.key is None else item.key
         if self.unit == "word":
             words, offsets = split_words(item.text) if is_text else (item.words, item.offsets)
@@ -296,10 +302,11 @@ class WordSettings:
 
 def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:
     named = {"last": [-1], "last4": list(range(-min(4, count), 0)), "all": list(range(count))}
-    numbers = named.get(layers, []) if isinstance(layers, str) else list(layers)
-    if not numbers or not all(-count <= number < count for number in numbers):
+    numbers: Any = named.get(layers) if isinstance(layers, str) else layers
+    are_numbers = isinstance(numbers, Sequence) and {*numbers} <= {*range(-count, count)}
+    if not are_numbers or not numbers:
         raise UserError(
             f"layers {layers!r}: legal are last, last4, all and numbers from 0 (the output of the "
             f"embeddings) to {count - 1} (the last layer), or from -{count} to -1."
         )
-    return [number % count for number in numbers]
+    return [int(number) % count for number in numbers]

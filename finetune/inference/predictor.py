@@ -23,7 +23,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from finetune.config.tasks import choices
-from finetune.data.in_memory import input_table, is_from
+from finetune.data.in_memory import input_table, is_from, require_inputs
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
 from finetune.evaluation.prediction_types import TYPES
@@ -106,7 +106,9 @@ class Predictor:
             legal = choices(type(config), "decoding")
             if decoding not in legal:
                 what = f"legal are {', '.join(legal)}" if legal else f"{task.name} models have none"
-                raise UserError(f"--decoding {decoding}: {what}.{did_you_mean(decoding, legal)}")
+                raise UserError(
+                    f"--decoding {decoding}: {what}.{did_you_mean(str(decoding), legal)}"
+                )
             changed["decoding"] = decoding
         self.task = replace(task, state=replace(task.state, config=replace(config, **changed)))
         decisions = Decisions.restored(self.task.state.decisions if decide else {})
@@ -298,6 +300,7 @@ class Predictor:
                 predictions have no label.
             reporter: Shows the progress in batches.
         """
+        require_inputs(inputs, "stream")
         task, index = self.task, self.accelerator.process_index
         num_processes = self.accelerator.num_processes
         counts = Counter() if counts is None else counts

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import numpy as np
+
 from finetune.data.word_splitting import split_words
 from finetune.preprocessing.subwords import FAR, Subwords
 from finetune.preprocessing.windows import window_starts
@@ -28,6 +30,7 @@ def as_example(
     ``pairs`` is the field of ``TaskState``.
     """
     where = where or f"input {index}"
+    item = item.tolist() if isinstance(item, np.ndarray) else item  # words in a frame of Parquet
     texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
     check_prepared_characters((item,) if isinstance(item, str) else item if texts else (), where)
     if issubclass(type, TextExample):

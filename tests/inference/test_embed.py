@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
@@ -139,6 +140,9 @@ def test_examples_streams_and_length() -> None:
         ("abc", r"write encode\(\['abc'\]\)"),
         ([{"text": "a"}], "input 0: .* is neither a text nor a list of words"),
         ([1], "input 0: 1 is neither a text nor a list of words"),
+        ({"text": ["a"]}, "dict is a table: give one of its columns, such as encode"),
+        (pandas.DataFrame({"text": ["a"]}), "DataFrame is a table: give one of its columns"),
+        ([TextExample(0, "a", "b")], "input 0: a pair of texts has no vector"),
     ):
         with pytest.raises(UserError, match=message):
             list(embedder.encode(inputs))
@@ -147,9 +151,14 @@ def test_examples_streams_and_length() -> None:
             Embedder(fx.checkpoint(), **{option: "cls"})
     with pytest.raises(UserError, match="a pair of texts has no vector"):
         next(embedder.encode([TextExample(0, "a", "b", where="x:1")]))
-    for layers in ("first", [LAYERS + 1], [-LAYERS - 2], []):
+    for tokens in (0, -1, 1.5):
+        with pytest.raises(UserError, match="max_tokens must be a whole number above 0"):
+            Embedder(fx.checkpoint(), max_tokens=tokens)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Embedder"):
+        Embedder(fx.trained("ner"), batch_size=3)  # type: ignore[call-arg]
+    for layers in ("first", [LAYERS + 1], [-LAYERS - 2], [], 1, ["1"]):
         with pytest.raises(UserError, match=f"numbers from 0 .* to {LAYERS}"):
-            Embedder(fx.checkpoint(dropout=0.1), layers=layers)
+            Embedder(fx.checkpoint(dropout=0.1), layers=layers)  # type: ignore[arg-type]
 
 
 def test_few_vectors_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

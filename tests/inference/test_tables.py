@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas
 import pytest
 
 import finetune
@@ -66,7 +68,10 @@ def test_tables_are_rows_not_their_headings(workdir: Path) -> None:
 def test_words_of_tables(workdir: Path) -> None:
     model = finetune.load(workdir / "tagged")
     rows = json.loads((workdir / "rows.json").read_text())
-    assert model.predict(rows) == model.predict([row["Sentence"] for row in rows])
+    words = [row["Sentence"] for row in rows]
+    assert model.predict(rows) == model.predict(words)
+    arrays = pandas.Series([np.array(sentence) for sentence in words])  # as Parquet is read
+    assert model.predict(arrays) == model.predict(words)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +92,19 @@ def test_words_of_tables(workdir: Path) -> None:
 def test_anything_else_is_refused(workdir: Path, given: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         finetune.load(workdir / "run").predict(given)
+
+
+def test_streams_of_tables_are_refused(workdir: Path) -> None:
+    model = finetune.load(workdir / "run")
+    for inputs, message in (
+        ("ab", r"write stream\(\['ab'\]\)"),
+        ({"text": ["a"]}, "dict is a table: give one of its columns"),
+        (pandas.DataFrame({"text": ["a"]}), "DataFrame is a table"),
+    ):
+        with pytest.raises(UserError, match=message):
+            list(model.stream(inputs))
+    with pytest.raises(UserError, match="--decoding 3: classify models have none"):
+        finetune.load(workdir / "run", decoding=3)  # type: ignore[arg-type]
 
 
 def test_training_on_columns_and_settings_as_lists(workdir: Path, tmp_path: Path) -> None:
