@@ -207,18 +207,23 @@ def _config(
         named |= {k: v for k, v in values.items() if v != getattr(defaults, k)} | named
     else:
         name, config_class = task, _config_class(task)
-        if twice := [other for other, own in OTHER_NAMES.items() if {other, own} <= {*named}]:
-            names = f"{twice[0]} and {OTHER_NAMES[twice[0]]}"
-            raise UserError(f"{names} are one setting: give one of them.")
-        named = {OTHER_NAMES.get(setting, setting): value for setting, value in named.items()}
-        legal = [field.name for field in dataclasses.fields(config_class)]
-        if unknown := named.keys() - set(legal):
-            setting = min(unknown)
-            raise UserError(
-                f"{task} has no setting {setting!r}.{did_you_mean(setting, legal)} Settings are "
-                f"{abbreviated(legal, 100)}."
-            )
+        named = _settings(config_class, named)
     return name, config_class(**named), named, data if in_memory else None
+
+
+def _settings(config_class: type[TrainConfig], named: Mapping[str, Any]) -> dict[str, Any]:
+    if twice := [other for other, own in OTHER_NAMES.items() if {other, own} <= {*named}]:
+        names = f"{twice[0]} and {OTHER_NAMES[twice[0]]}"
+        raise UserError(f"{names} are one setting: give one of them.")
+    legal = [field.name for field in dataclasses.fields(config_class)]
+    settings = {OTHER_NAMES.get(setting, setting): value for setting, value in named.items()}
+    if unknown := settings.keys() - set(legal):
+        setting = min(unknown)
+        raise UserError(
+            f"{config_class.description.name} has no setting {setting!r}."
+            f"{did_you_mean(setting, legal)} Settings are {abbreviated(legal, 100)}."
+        )
+    return settings
 
 
 def _config_class(task: Any) -> type[TrainConfig]:
@@ -478,6 +483,7 @@ def distill(
     data: Any = None,
     distillation: Distillation | None = None,
     baseline: bool = False,
+    quiet: bool = False,
     command: str = "finetune.distill",
     reporter: Reporter | None = None,
     **settings: Any,
@@ -492,6 +498,7 @@ def distill(
         distillation: The losses, and unlabeled text.
         baseline: Also train the student without its teacher, for the same number of steps, in the
             folder ``OUT-without-teacher``.
+        quiet: Show no progress.
         command: The command that trains this run, for its README.
         reporter: Shows the progress.
         settings: Settings of the run, such as ``epochs``. The teacher gives all others that
@@ -512,7 +519,9 @@ def distill(
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
     require_one_process("distill")
+    reporter = reporter or Reporter(quiet=quiet)
     loaded = load_teacher(teacher)
+    settings = _settings(type(loaded.task.state.config), settings)
     config, data = new_student(loaded, model, data, settings)
     plain = config_without_teacher(config) if baseline else None  # before the student is trained
     with _opened(config, reporter) as (folder, reporter):

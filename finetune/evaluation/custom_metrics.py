@@ -115,6 +115,11 @@ def custom_metrics(
     settings: Sequence[str], functions: Mapping[str, Callable[..., Any]]
 ) -> dict[str, CustomMetric]:
     """Load the custom metrics that settings and callers name."""
+    if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+        raise UserError(
+            "metrics must be a dict of functions or finetune.CustomMetric by name, not "
+            f"{functions!r:.60}."
+        )
     metrics = dict(map(load_metric, settings)) | {n: as_metric(f) for n, f in functions.items()}
     for name in metrics:
         if is_built_in(name) or ":" in name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,6 +78,10 @@ def _function_of(
             f"the loss of this `finetune {task.name}` is not a function of the logits and targets "
             f"of one batch: leave out the custom loss {name}."
         )
+    if not callable(function):
+        raise UserError(f"the loss must be a function of logits and targets, not {function!r:.60}.")
+    if isinstance(task, Task):
+        replace(task.state.config, custom_loss=name)  # refuses settings of the built-in loss
     custom = function
 
     def loss(logits: Any, batch: Batch) -> tuple[Tensor, Tensor]:

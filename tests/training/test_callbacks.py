@@ -13,7 +13,7 @@ import pytest
 import finetune
 from finetune import CustomMetric
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
-from finetune.types import CustomFunctionError
+from finetune.types import CustomFunctionError, UserError
 from tests import fixtures as fx
 from tests.small_data import read_jsonl
 
@@ -105,6 +105,15 @@ def test_an_own_metric_selects_the_model(tmp_path: Path) -> None:
         ("evaluation", 2, True),
         ("evaluation", 4, False),
     ]
+
+
+def test_other_callbacks_and_metrics_are_refused(tmp_path: Path) -> None:
+    for other in ([None], [finetune.Callback], finetune.Callback(), [print]):
+        with pytest.raises(UserError, match="callbacks must be a list of objects"):
+            train(tmp_path / "run", callbacks=other)
+    for metrics in ([len], {"mine": 3}):
+        with pytest.raises(UserError, match="metrics must be a dict of functions"):
+            train(tmp_path / "run", metrics=metrics)
 
 
 def test_own_metrics_of_a_file_train_compare_and_report(own: Path, tmp_path: Path) -> None:

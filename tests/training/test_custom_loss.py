@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import finetune
+from finetune.types import UserError
 from tests import fixtures as fx
 from tests.command import Outcome
 from tests.small_data import read_jsonl
@@ -72,6 +73,15 @@ def test_the_own_form_of_a_built_in_loss_trains_the_same_weights(own: str, tmp_p
     assert logs[0][0]["loss"] == logs[1][0]["loss"]
     train(tmp_path / "doubled", f"{own}:doubled").ok()
     assert not same(tmp_path / "own", tmp_path / "doubled")
+
+
+def test_a_loss_of_python_is_refused_as_that_of_a_file(tmp_path: Path) -> None:
+    config = fx.config("classify", **SIZES, label_smoothing=0.1, out=str(tmp_path / "run"))
+    with pytest.raises(UserError, match="is part of the built-in loss, which"):
+        finetune.train(config, loss=lambda logits, targets: (logits.sum(), 1), quiet=True)
+    config = fx.config("classify", **SIZES, out=str(tmp_path / "other"))
+    with pytest.raises(UserError, match="the loss must be a function of logits and targets, not 3"):
+        finetune.train(config, loss=3, quiet=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

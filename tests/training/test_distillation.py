@@ -262,6 +262,14 @@ def test_settings_of_training_are_defaults_and_those_of_the_task_the_teachers() 
     assert (given["batch_size"], given["limit"]) == (5, 9)
 
 
+def test_settings_have_the_names_that_training_knows(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"layers": 1, "quiet": True, "out": str(tmp_path / "run")}
+    with pytest.raises(UserError, match="classify has no setting 'stepz'"):
+        finetune.distill(teacher_of("classify"), stepz=1, **settings)
+    small = finetune.distill(teacher_of("classify"), steps=1, learning_rate=1e-5, **settings)
+    assert json.loads((small.run.folder / "config.json").read_text())["lr"] == 1e-5
+
+
 def test_a_folder_of_the_baseline_in_use_is_refused_before_the_student_trains(
     tmp_path: Path,
 ) -> None:
