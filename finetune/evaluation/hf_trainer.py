@@ -71,7 +71,7 @@ def _scores(
             predicted = _checked(predicted, names).argmax(-1)
         tags = [
             [
-                [names[index] for index in row[counts].tolist()]
+                [names[index] for index in _classes(row[counts], names)]
                 for row, counts in zip(side, gold != IGNORED, strict=True)
             ]
             for side in (gold, predicted)
@@ -80,7 +80,7 @@ def _scores(
     if classes and gold.ndim == 1 and predicted.shape[:1] == gold.shape:
         if predicted.ndim == 2:
             predicted = _checked(predicted, names).argmax(-1)
-        labels = [[names[index] for index in side.tolist()] for side in (gold, predicted)]
+        labels = [[names[index] for index in _classes(side, names)] for side in (gold, predicted)]
         return scores_of("label", *labels, labels=names, positive=positive)
     if not classes and gold.ndim == 2 and predicted.shape == gold.shape:
         sets = [
@@ -95,6 +95,16 @@ def _scores(
         f"{gold.dtype}: expected tags [N, L], a label [N], labels as floats [N, C], or a number as "
         "float [N]."
     )
+
+
+def _classes(numbers: np.ndarray, names: Sequence[str]) -> list[int]:
+    for number in numbers[(numbers < 0) | (numbers >= len(names))][:1].tolist():
+        raise UserError(
+            f"class {number} is none of the {len(names)} labels, which are numbered from 0: leave "
+            f"out examples without gold; the {IGNORED} of a word without a tag alone is ignored."
+        )
+    classes: list[int] = numbers.tolist()
+    return classes
 
 
 def _checked(logits: np.ndarray, names: Sequence[str]) -> np.ndarray:

@@ -163,7 +163,13 @@ class Encoder(nn.Module):
 
         With ``numbers`` only those [len(numbers), T, H].
         """
-        chosen = range(self.num_layers + 1) if numbers is None else numbers
+        legal = range(self.num_layers + 1)
+        chosen = legal if numbers is None else numbers
+        if not chosen or not {*chosen} <= {*legal, *range(-len(legal), 0)}:
+            raise UserError(
+                f"layers {chosen!r}: legal are 0 (the output of the embeddings) to "
+                f"{self.num_layers} (the last layer), or -{len(legal)} to -1."
+            )
         return torch.stack(self._run(batch, chosen)[1:])
 
     def check_batch(self, batch: Batch) -> None:

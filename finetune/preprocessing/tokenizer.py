@@ -104,6 +104,11 @@ class SubwordTokenizer(Subwords):
         """
         if isinstance(texts, str):
             raise UserError(f"a batch is made of a list of texts: write [{texts!r:.40}].")
+        if other := [text for text in texts if not isinstance(text, str)]:
+            raise UserError(
+                f"a batch is made of texts, and {other[0]!r:.60} is none: encode pairs and words "
+                "with `task.encode`, or with the method `build` and `finetune.pack`."
+            )
         room = self.room(max_length)
         subwords = self.first_subwords(texts, max_length)
         return pack([TokenSequence(n, *self.build(ids[:room])) for n, ids in enumerate(subwords)])

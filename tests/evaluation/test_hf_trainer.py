@@ -15,6 +15,7 @@ from transformers import AutoModelForTokenClassification, EvalPrediction, Traine
 
 import finetune
 from finetune.evaluation.evaluate_modules import SPAN_F1
+from finetune.types import UserError
 from tests.tiny import save_tiny_checkpoint
 
 GOLD = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC"], ["O"]]
@@ -87,6 +88,9 @@ def test_what_is_refused():
         finetune.compute_metrics(["a", "b"])(evaluated(np.eye(3), [0, 1, 2]))
     with pytest.raises(ValueError, match="shape"):
         finetune.compute_metrics(["a", "b"])(evaluated(np.eye(3), [[0]]))
+    for logits, gold in ((np.eye(2), [0, -1]), (np.eye(2), [0, 2]), ([[0, -100]], [[0, 1]])):
+        with pytest.raises(UserError, match="is none of the 2 labels, which are numbered from 0"):
+            finetune.compute_metrics(["O", "B-A"])(evaluated(logits, gold))
     with pytest.raises(ValueError, match="not in the scheme BIO"):
         finetune.compute_metrics(["O", "S-PER"], scheme="BIO")
 

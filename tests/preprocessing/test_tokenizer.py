@@ -138,6 +138,9 @@ def test_vanishing_words_get_the_placeholder(name: str) -> None:
     words = ["the", *VANISHING, "dog"]
     with pytest.raises(UserError, match=r"made of a list of texts: write \['a film'\]"):
         ours("a film")
+    for texts in ([("a", "film")], [["a", "film"], ["a"]], [None]):
+        with pytest.raises(UserError, match=r"a batch is made of texts, and .* is none: encode"):
+            ours(texts)  # type: ignore[arg-type]
     raw, pieces = (read([words])[0] for read in (ours.raw_word_subwords, ours.word_subwords))
     assert len(pieces) == len(words)
     assert pieces == [found or [ours.placeholder] for found in raw]
