@@ -268,6 +268,11 @@ class OnnxModel:
         """
         if isinstance(inputs, str):
             raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
+        if isinstance(inputs, Mapping) or hasattr(inputs, "columns"):  # its items are names
+            raise UserError(
+                f"predict takes a list of inputs, and {type(inputs).__name__} is a table: give one "
+                "of its columns, such as predict(data['text'])."
+            )
         return list(self.stream(inputs))
 
     def stream(self, inputs: Iterable[Input]) -> Iterator[Prediction]:

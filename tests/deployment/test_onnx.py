@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from transformers import (
@@ -256,6 +257,9 @@ def test_predictions_are_those_of_predict(
     found = model.predict(inputs)
     same(finetune.load(workdir).predict(inputs), found, 3e-5)  # of logits up to 150
     same(found, [model.predict([item])[0] for item in inputs], 3e-6)
+    for table in ({"text": ["a"]}, pandas.DataFrame({"text": ["a"]})):
+        with pytest.raises(UserError, match="is a table: give one of its columns"):
+            model.predict(table)  # type: ignore[arg-type]
     if task == "ner":
         assert sum(len(p.spans) for p in found) > 5
 
