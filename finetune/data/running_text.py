@@ -39,7 +39,8 @@ class TextSource:
         A hub data set gives its training split.
         """
         if self.hub is not None:
-            for example in read_text(self.hub, splits=["train"]).splits["train"]:
+            columns = _text_columns(input_type_of(self.hub))
+            for example in read_text(self.hub, columns=columns, splits=["train"]).splits["train"]:
                 yield from filter(str.strip, "\n".join(example.texts()).split("\n"))
         for file in self.files:
             for text, _ in _texts(file, (), self.encoding):
@@ -85,11 +86,16 @@ def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[
         for sentence in read_token_file(path, encoding=encoding):
             yield " ".join(sentence.words), sentence.where
         return
-    named = column_map(columns)
+    named = _text_columns(kind, columns)
     pair = False if named else None
     rows = read_text_file(path, columns=named, pair=pair, labels=False, encoding=encoding)
     units = (("\n".join(row.texts()), row.where) for row in rows)
     yield from _contexts(units) if kind == "qa" else units
+
+
+def _text_columns(kind: str, columns: Sequence[str] = ()) -> dict[str, str]:
+    of_questions = {"text": "context"} if kind == "qa" else {}
+    return of_questions | column_map(columns)
 
 
 def _contexts(units: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -152,14 +158,14 @@ def read_running_text(
             found = _of_files(source, splits[name], columns, without_test, notes)
         else:
             part, only = PartOf(source.hub, without_test), ["train"] if splits[name] else None
-            pair = False if columns else None
-            data = read_text(part, columns=column_map(columns), pair=pair, splits=only)
+            kind = input_type_of(source.hub)
+            chosen = _text_columns(kind, columns)
+            pair = False if chosen else None
+            data = read_text(part, columns=chosen, pair=pair, splits=only)
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
-            are_questions = input_type_of(source.hub) == "qa"
             found = [
-                (splits[name] or s, _of_rows(rows, are_questions))
-                for s, rows in data.splits.items()
+                (splits[name] or s, _of_rows(rows, kind == "qa")) for s, rows in data.splits.items()
             ]
         key = name if len(sources) > 1 and not splits[name] else None
         for split, documents in found:

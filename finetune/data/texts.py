@@ -32,7 +32,7 @@ NEGATIVE_COLUMN = "negative"
 """Usual column of a hard negative, a text that does not belong to the pair."""
 TEXT_COLUMNS = tuple(
     "text sentence review content message body comment description tweet post utterance "
-    "abstract context headline title".split()
+    "abstract headline title".split()
 )
 """Usual columns of texts; the first one that a table has is read."""
 LABEL_COLUMNS = tuple(

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from finetune.data import examples as holder
-from finetune.data import files
+from finetune.data import files, read_text
 from finetune.data.running_text import read_running_text, sample_lines, text_sources
 from finetune.data.sources import input_files
 from finetune.data.splitting import sampling_probabilities
@@ -179,6 +179,9 @@ def test_questions_about_a_context_are_one_document(tmp_path: Path) -> None:
     documents = read_running_text(str(path)).splits["train"]
     texts = [(document.text, document.where) for document in documents]
     assert texts == [("One.", f"{path}:1"), ("Two.", f"{path}:3"), ("One.", f"{path}:4")]
+    untitled = [{"question": "Who?", "context": "One.", "answers": []}]
+    with pytest.raises(UserError, match="no column is known to hold a text"):
+        read_text(untitled)  # a context alone is no text to classify
     for name, content in (("equal.txt", "Ha!\nHa!\n"), ("equal.jsonl", '{"text": "Ha!"}\n' * 2)):
         (tmp_path / name).write_text(content)
         rows = read_running_text(str(tmp_path / name)).splits["train"]
