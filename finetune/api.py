@@ -212,7 +212,7 @@ def _config(
 
 
 def _settings(config_class: type[TrainConfig], named: Mapping[str, Any]) -> dict[str, Any]:
-    if twice := [other for other, own in OTHER_NAMES.items() if {other, own} <= {*named}]:
+    if twice := [other for other, name in OTHER_NAMES.items() if {other, name} <= {*named}]:
         names = f"{twice[0]} and {OTHER_NAMES[twice[0]]}"
         raise UserError(f"{names} are one setting: give one of them.")
     legal = [field.name for field in dataclasses.fields(config_class)]

@@ -72,8 +72,8 @@ class Field(NamedTuple):
             return _values(array, self.hint)
         if len(array.dictionary) > len(array):  # of few rows of a batch
             array = array.dictionary_decode().dictionary_encode()
-        known = [*(_tuples(json.loads(text)) for text in array.dictionary.to_pylist()), None]
-        return [known[index] for index in array.indices.fill_null(-1).to_numpy().tolist()]
+        values = [*(_tuples(json.loads(text)) for text in array.dictionary.to_pylist()), None]
+        return [values[index] for index in array.indices.fill_null(-1).to_numpy().tolist()]
 
 
 @functools.cache
@@ -155,7 +155,7 @@ def _values(array: pa.Array, hint: Any) -> list[Any]:
     if not array.null_count:
         return list(records)
     valid = array.is_valid().to_pylist()
-    return [record if known else None for record, known in zip(records, valid, strict=True)]
+    return [record if is_valid else None for record, is_valid in zip(records, valid, strict=True)]
 
 
 def _tuples(value: Any) -> Any:

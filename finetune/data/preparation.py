@@ -29,10 +29,11 @@ from finetune.data.choices import CHOICES
 from finetune.data.dataset import WARNING, Dataset, remember_fingerprint
 from finetune.data.examples import Examples
 from finetune.data.questions import QUESTIONS
+from finetune.data.rows import RowReader
 from finetune.data.sources import PartOf, SourceContent, content_of, is_test, resolve
 from finetune.data.splitting import with_held_out_splits, with_replay, with_test_sets
-from finetune.data.texts import read_text, read_text_file
-from finetune.data.tokens import read_token_file, read_tokens
+from finetune.data.texts import TextReader
+from finetune.data.tokens import TokenReader
 from finetune.runtime.cache import (
     cache_folder,
     check_entry,
@@ -138,19 +139,9 @@ def read_examples(config: TrainConfig, source: Any, errors: list[str] | None = N
 
     ``errors`` as in ``read_text``.
     """
-    about = config.description
-    options: Any = {
-        "columns": column_map(config.columns),
-        "encoding": config.encoding,
-        "errors": errors,
-    }
-    if about.examples is Question:
-        return QUESTIONS.read(source, **options)
-    if about.examples is ChoiceQuestion:
-        return CHOICES.read(source, **options)
-    if about.words:
-        return read_tokens(source, relations=about.given_spans, **options)
-    return read_text(source, pair=about.pairs, labeled=True, **options)
+    about, columns = config.description, column_map(config.columns)
+    reader = _reader(about, about.pairs, for_training=True)
+    return reader.read(source, columns=columns, encoding=config.encoding, errors=errors)
 
 
 def stream_examples(
@@ -160,13 +151,17 @@ def stream_examples(
 
     ``pair`` is as in ``read_text``, for texts.
     """
+    return _reader(about, pair, for_training=False).stream(source, **options)
+
+
+def _reader(about: TaskDescription, pair: bool | None, for_training: bool) -> RowReader:
     if about.examples is Question:
-        return QUESTIONS.stream(source, **options)
+        return QUESTIONS
     if about.examples is ChoiceQuestion:
-        return CHOICES.stream(source, **options)
+        return CHOICES
     if about.words:
-        return read_token_file(source, given_spans=about.given_spans, **options)
-    return read_text_file(source, pair=pair, labels=False, **options)
+        return TokenReader(about.given_spans, relations=about.given_spans and for_training)
+    return TextReader(pair, labeled=for_training)
 
 
 def look_at_data(config: TrainConfig) -> None:

@@ -90,7 +90,7 @@ def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[
     pair = False if named else None
     rows = read_text_file(path, columns=named, pair=pair, labels=False, encoding=encoding)
     units = (("\n".join(row.texts()), row.where) for row in rows)
-    yield from _contexts(units) if kind == "qa" else units
+    yield from _distinct_contexts(units) if kind == "qa" else units
 
 
 def _text_columns(kind: str, columns: Sequence[str] = ()) -> dict[str, str]:
@@ -98,8 +98,7 @@ def _text_columns(kind: str, columns: Sequence[str] = ()) -> dict[str, str]:
     return of_questions | column_map(columns)
 
 
-def _contexts(units: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the context of several questions in a row once."""
+def _distinct_contexts(units: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     return (next(group) for _, group in groupby(units, itemgetter(0)))
 
 
@@ -153,9 +152,9 @@ def read_running_text(
     notes: list[str] = []
     pinned = []
     for name, source in sources.items():
-        found: Iterable[tuple[str, Iterator[_Document]]]
+        by_split: Iterable[tuple[str, Iterator[_Document]]]
         if source.hub is None:
-            found = _of_files(source, splits[name], columns, without_test, notes)
+            by_split = _of_files(source, splits[name], columns, without_test, notes)
         else:
             part, only = PartOf(source.hub, without_test), ["train"] if splits[name] else None
             kind = input_type_of(source.hub)
@@ -164,11 +163,11 @@ def read_running_text(
             data = read_text(part, columns=chosen, pair=pair, splits=only)
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
-            found = [
+            by_split = [
                 (splits[name] or s, _of_rows(rows, kind == "qa")) for s, rows in data.splits.items()
             ]
         key = name if len(sources) > 1 and not splits[name] else None
-        for split, documents in found:
+        for split, documents in by_split:
             parts.setdefault(split, []).append(zip(repeat(key), documents))
     ordered: dict[str, Examples] = {}
     for split in [split for split in SPLIT_ORDER if split in parts]:
@@ -190,7 +189,7 @@ def _of_rows(rows: Examples, are_questions: bool) -> Iterator[_Document]:
     has_blank = not all(map(str.strip, rows.column("text")))
     units = rows.columns("text", "pair", "where")
     texts = ((f"{text}\n{pair}" if pair else text, where) for text, pair, where in units)
-    return _documents(_contexts(texts) if are_questions else texts, separated=has_blank)
+    return _documents(_distinct_contexts(texts) if are_questions else texts, separated=has_blank)
 
 
 def _of_files(

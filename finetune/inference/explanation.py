@@ -203,7 +203,7 @@ def label_scores(
 
 
 def _label_scores(task: Task, output: Any, batch: Batch, labels: Sequence[LabelSpan]) -> Array:
-    """The uncalibrated scores [N, D]; NaN if the words of a label are in another window."""
+    # uncalibrated [N, D]; NaN if the words of a label are in another window
     state = task.state
     scores = np.full((len(batch.window), len(labels)), np.nan)
     for row, values in enumerate(_class_scores(task, output, batch)):
@@ -222,7 +222,7 @@ def _label_scores(task: Task, output: Any, batch: Batch, labels: Sequence[LabelS
 
 
 def _class_scores(task: Task, output: Any, batch: Batch) -> Iterable[Array]:
-    """The scores of the classes of each sequence: [C], of its words or candidates [..., C]."""
+    # of each sequence [C], of its words or candidates [..., C]
     state = task.state
     if isinstance(state, SpanDecoder):
         logits = output.cpu().double().numpy()

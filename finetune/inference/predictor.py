@@ -344,10 +344,10 @@ class Predictor:
         if self.training_vectors is not None:
             vectors = decision_vectors(self.task, self.model, examples, self.accelerator)
             has_vector: Any = vectors.any(axis=1)
-            known = [example.id for example, has in zip(examples, has_vector, strict=True) if has]
-            if known:
+            ids = [example.id for example, has in zip(examples, has_vector, strict=True) if has]
+            if ids:
                 values = self.training_vectors.distances(vectors[has_vector])
-                distances = dict(zip(known, values.tolist(), strict=True))
+                distances = dict(zip(ids, values.tolist(), strict=True))
         pairs = zip(predictions, examples, strict=True)
         return [self.decisions.apply(*pair, distances.get(pair[1].id)) for pair in pairs]
 

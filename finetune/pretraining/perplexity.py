@@ -118,7 +118,7 @@ class TextScorer:
         unknown: Any = self.tokenizer.unknown
         for chunk in chunks(texts, TEXTS, len, CHARACTERS):
             subwords = self.tokenizer.subwords_with_words(chunk)
-            copies = chain.from_iterable(self._copies(*words) for words in subwords)
+            copies = chain.from_iterable(self._masked_copies(*words) for words in subwords)
             values = [-loss for part in chunks(copies) for loss in self._losses(part)]
             ends = np.cumsum([len(ids) for ids, _ in subwords])
             of_texts = np.split(np.array(values), ends[:-1])
@@ -132,8 +132,7 @@ class TextScorer:
         losses = values_of_examples(self.model, encoded, _losses, **options)
         return [loss for _, (loss,) in sorted(losses)]
 
-    def _copies(self, ids: list[int], starts: list[int]) -> Iterator[TokenSequence]:
-        """Yield for each subword a copy of its window in which it is masked, to predict it."""
+    def _masked_copies(self, ids: list[int], starts: list[int]) -> Iterator[TokenSequence]:
         room = self.tokenizer.room(self.max_length)
         bounds = [*starts, len(ids)]
         # of words, and of parts of words longer than a window

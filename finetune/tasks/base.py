@@ -134,7 +134,7 @@ class Task(ABC):
         return [*data.notes, *([] if self.warm_start is None else [self.warm_start.note])]
 
     def _load(self, load: Callable[..., M], folder: str | Path | None, **settings: Any) -> M:
-        """Make a new model for the labels by ``load`` with settings, or load the one saved."""
+        # a new model for the labels, or the saved one
         if folder is not None:
             return load(str(folder))
         model = load(labels=list(self.state.labels), **settings, **starting_model(self))

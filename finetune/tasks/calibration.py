@@ -27,8 +27,8 @@ def calibrate(
     """
 
     def fitted(indices: Sequence[int]) -> tuple[Task, str]:
-        known = [index for index in indices if task.gold(gold[index]) is not None]
-        fields, note = task.fit([gold[n] for n in known], [predicted[n] for n in known])
+        labeled = [index for index in indices if task.gold(gold[index]) is not None]
+        fields, note = task.fit([gold[n] for n in labeled], [predicted[n] for n in labeled])
         return replace(task, state=replace(task.state, **fields)), note
 
     predictions: list[Any] = list(predicted)

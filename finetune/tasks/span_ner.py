@@ -235,8 +235,8 @@ class SpanNerTask(WordTask):
         """
         target, config = batch.targets["span"], self.state.config
         if config.multi_label:
-            known = target != IGNORED
-            losses = label_losses(config, logits, target * known, batch.targets) * known
+            is_scored = target != IGNORED
+            losses = label_losses(config, logits, target * is_scored, batch.targets) * is_scored
         else:
             losses, _ = class_losses(config, logits, target, batch.targets)
         return losses.sum(), batch.targets["num_words"]
