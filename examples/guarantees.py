@@ -2,7 +2,7 @@
 
 The predictions of a run are taken for the whole world. Each draw chooses a threshold or a rule of
 prediction sets on a sample of them, and its risk or coverage is measured on all: the risk may
-exceed its bound in a share δ of the draws, and the mean coverage of sets must be near the level.
+exceed its bound in 5 % of the draws, and the mean coverage of sets must be near the level.
 
     python examples/guarantees.py runs/trec6/predictions.test.jsonl --risk 0.05 --sets 0.9
 """
@@ -42,7 +42,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("predictions", type=Path)
     parser.add_argument("--risk", type=float, default=0.05)
-    parser.add_argument("--delta", type=float, default=0.05)
     parser.add_argument("--sets", type=float, help="level of prediction sets")
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--number", type=int, default=1000, help="examples of each draw")
@@ -53,7 +52,7 @@ def main() -> None:
     for _ in range(given.draws):
         try:
             drawn = answers_of(sample(scored, rng, given.number))
-            chosen = at_risk(drawn, given.risk, given.delta)
+            chosen = at_risk(drawn, given.risk)
         except UserError:
             unsafe += 1  # no threshold is safe, so no answer is given
             continue
@@ -70,14 +69,14 @@ def main() -> None:
         f"({low:.3f} to {high:.3f}), mean coverage {np.mean(coverages or [0]):.3f}, "
         f"without a threshold {unsafe}"
     )
-    for how in ("probability", "cumulative", "randomized") if given.sets else ():
+    if given.sets:
         rows = []
         for _ in range(given.draws):
-            rule = fit_sets(sample(scored, rng, given.number), given.sets, how, False)
+            rule = fit_sets(sample(scored, rng, given.number), given.sets)
             row, *_ = table_of_sets(scored, rule)
             rows.append((row["coverage"], row["size"]))
         coverage, size = np.mean(rows, axis=0)
-        print(f"sets by {how}: coverage {coverage:.4f}, size {size:.3f}")
+        print(f"sets: coverage {coverage:.4f}, size {size:.3f}")
 
 
 if __name__ == "__main__":

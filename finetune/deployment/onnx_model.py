@@ -286,7 +286,7 @@ class OnnxModel:
         blank = {e.id: p for e in examples if (p := self.output.blank(e)) is not None}
         filled = [example for example in examples if example.id not in blank]
         by_id = blank | {prediction.id: prediction for prediction in self._predicted(filled)}
-        return [self.decisions.apply(by_id[example.id], example) for example in examples]
+        return [self.decisions.apply(by_id[example.id]) for example in examples]
 
     def _predicted(self, examples: Sequence[Example]) -> list[Prediction]:
         encoded = self.encode(examples)

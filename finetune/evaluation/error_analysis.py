@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from finetune.evaluation.calibration import Bin, error_of, reliability
-from finetune.evaluation.decisions import Decisions
-from finetune.evaluation.decisions.abstaining import abstained_note, tables_of_decisions
+from finetune.evaluation.decisions.abstaining import abstained_note, risk_table
 from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import class_scores, name_of, score
 from finetune.evaluation.predictions import GoldSource, align_runs
-from finetune.evaluation.runs import find_system, saved_decisions
+from finetune.evaluation.runs import find_system
 from finetune.types import UserError
 
 TITLES = {
@@ -35,9 +34,6 @@ TITLES = {
     "pos": "By part of speech",
     "answer length": "By length of the first gold answer in words",
     "risk": "Risk by coverage: the share of errors, if only the most confident answers are given",
-    "answered": "Answers by predicted class, given at the saved confidence or at 90 % coverage",
-    "sets": "Prediction sets by gold class, with the saved rule",
-    "costs": "Confusions by cost",
 }
 """Captions of tables by name; others are `By` and the name."""
 NOTHING = "(nothing)"
@@ -147,7 +143,7 @@ class Analysis:
 
 
 def analyze(predictions: str, source: GoldSource | None = None, *, split: str = "test") -> Analysis:
-    """Analyze the predictions of a file or run folder with the decisions of the run."""
+    """Analyze the predictions of a file or run folder."""
     files = find_system(predictions, split)
     if len(files) != 1:
         raise UserError(
@@ -158,7 +154,7 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
     if not aligned.runs[0].gold:
         raise UserError("no example has gold")
     return replace(
-        analyze_predictions(aligned.runs[0], saved_decisions(files[0].parent)),
+        analyze_predictions(aligned.runs[0]),
         split=split,
         predictions=str(files[0]),
         gold=aligned.gold,
@@ -167,8 +163,8 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
     )
 
 
-def analyze_predictions(run: Tables, decisions: Decisions | None = None) -> Analysis:
-    """Analyze aligned predictions with the decisions of their run."""
+def analyze_predictions(run: Tables) -> Analysis:
+    """Analyze aligned predictions."""
     classes, tables = run.type.classes, dict[str, TableRows]()
     if classes:
         by_class = class_scores(run).items()
@@ -181,7 +177,8 @@ def analyze_predictions(run: Tables, decisions: Decisions | None = None) -> Anal
         tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
     groupings = run.groupings().items()
     tables |= {name: group.table(name) for name, group in groupings if group.shown}
-    tables |= tables_of_decisions(run, decisions or Decisions())
+    if rows := risk_table(run):
+        tables["risk"] = rows
     items = run.calibrated
     bins = reliability(items.score, items.credit > 0) if run.is_rated else []
     return Analysis(run, score(run, analysis=True), tables, bins, mistakes(run))

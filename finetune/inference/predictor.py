@@ -348,8 +348,7 @@ class Predictor:
             if ids:
                 values = self.training_vectors.distances(vectors[has_vector])
                 distances = dict(zip(ids, values.tolist(), strict=True))
-        pairs = zip(predictions, examples, strict=True)
-        return [self.decisions.apply(*pair, distances.get(pair[1].id)) for pair in pairs]
+        return [self.decisions.apply(p, distances.get(p.id)) for p in predictions]
 
     def _examples(self, inputs: Iterable[Given]) -> Iterator[Example]:
         state = self.task.state

@@ -18,7 +18,6 @@ from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.compare import seed_note, verdict
-from finetune.evaluation.decisions.abstaining import answers_of, area_under_risk
 from finetune.evaluation.error_analysis import Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
@@ -43,7 +42,7 @@ MOST_CONFUSED, MOST_LABELS = 15, 20
 MOST_POINTS = 1500
 """Points of a scatter chart."""
 _CLASS_TABLES = ("type", "relation", "label", "tag")
-_DECISION_TABLES = ("calibration", "risk", "answered", "sets", "costs")
+_DECISION_TABLES = ("calibration", "risk")
 
 ReasonsOf = Callable[[Path, Sequence[Any]], Mapping[str, Sequence[Any]]]
 """A function that explains predictions of a run: attributions and nearest training examples."""
@@ -391,8 +390,7 @@ def _reliability(analysis: Analysis) -> Chart:
 
 def _risk_chart(analysis: Analysis) -> Chart:
     points = [(row["coverage"], row["risk"]) for row in analysis.tables["risk"][::-1]]
-    area = area_under_risk(answers_of(analysis.run))
-    caption = f"Risk over coverage; the mean risk (aurc) is {area:.4f}"
+    caption = "Risk over coverage"
     label = f"{caption}. All answers are given at coverage 1."
     top = max(risk for _, risk in points) or 1.0
     ranges = charts.Ranges(0.0, 1.0, 0.0, top * 1.1)

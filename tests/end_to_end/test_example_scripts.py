@@ -44,7 +44,7 @@ SAYS = {
     "little_data": "95 % interval",
     "other_domains": "examples/data/topics distance",
     "faithfulness": "leave-out comprehensiveness",
-    "guarantees": "sets by randomized: coverage",
+    "guarantees": "sets: coverage",
     "annotation_loop": "round 1: 40 texts",
     "agreement": "ann and bob: 16 texts, kappa 0.7460",
 }

@@ -1,19 +1,15 @@
 """From predictions to decisions: the cheapest label, prediction sets, when to abstain.
 
-Exported models decide with this file too, so it imports only numpy.
+Exported models decide with this file too, so it imports no other library.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
-
-import numpy as np
 
 from finetune.types import UserError
 
@@ -25,49 +21,24 @@ Costs = Mapping[str, Mapping[str, float]]
 class SetRule:
     """The rule of prediction sets (split conformal prediction, Vovk et al. 2005).
 
-    A set holds the classes whose score is at most a quantile of the scores of gold on other data.
-    ``probability`` scores a class by 1 - p (Sadinle, Lei & Wasserman 2019), which makes the
-    smallest sets; ``cumulative`` by the sum of all probabilities that are not below its own, whose
-    sets adapt to the difficulty of a text (Romano, Sesia & Candès 2020); ``randomized`` leaves out
-    a random share of the probability of the class, which makes these sets smaller.
+    A set holds the classes for which 1 less the probability is at most a quantile of these values
+    of gold on other data, which makes the smallest sets (Sadinle, Lei & Wasserman 2019).
     """
 
-    scores: str
     level: float
     """The probability that a set holds the right class."""
-    quantiles: Mapping[str, float]
-    """The quantile of each class; the key is empty if all classes share one."""
-    salt: str = ""
-    """What the random share of a text depends on besides the text."""
+    quantile: float
 
-    def members(self, probabilities: Mapping[Any, float], texts: Sequence[str]) -> list[Any]:
+    def members(self, probabilities: Mapping[Any, float]) -> list[Any]:
         """List the classes in the set, the most probable first; it may be empty."""
-        scores = set_scores(probabilities, self.scores, texts, self.salt)
-        shared = self.quantiles.get("", math.inf)
-        return [
-            name
-            for name, score in scores.items()
-            if score <= self.quantiles.get(str(name), shared) + 1e-12
-        ]
+        scores = {name: set_score(value) for name, value in probabilities.items()}
+        names = sorted(scores, key=scores.__getitem__)
+        return [name for name in names if scores[name] <= self.quantile + 1e-12]
 
 
-def set_scores(
-    probabilities: Mapping[Any, float], how: str, texts: Sequence[str], salt: str
-) -> dict[Any, float]:
-    """Compute the score of each class, the most probable first, which has the lowest score.
-
-    Rules are fitted on prediction files, so probabilities have the six digits of these. The random
-    share follows from the texts of the example, so that no set depends on other examples.
-    """
-    rounded = {name: round(value, 6) for name, value in probabilities.items()}
-    names = sorted(rounded, key=lambda name: -rounded[name])
-    values = np.array([rounded[name] for name in names])
-    scores = 1 - values if how == "probability" else np.cumsum(values)
-    if how == "randomized":
-        content = json.dumps([salt, *texts]).encode()
-        digest = hashlib.blake2b(content, digest_size=8).digest()
-        scores -= int.from_bytes(digest, "big") / 2**64 * values
-    return dict(zip(names, scores.tolist(), strict=True))
+def set_score(probability: float) -> float:
+    """1 less a probability of six digits, as in the prediction files that rules are fitted on."""
+    return 1 - round(probability, 6)
 
 
 @dataclass(frozen=True)
@@ -100,8 +71,8 @@ class Decisions:
         values = dataclasses.asdict(self)
         return {name: value for name, value in values.items() if value not in (None, {})}
 
-    def apply(self, prediction: Any, example: Any, distance: float | None = None) -> Any:
-        """Apply the decisions to the prediction for an example.
+    def apply(self, prediction: Any, distance: float | None = None) -> Any:
+        """Apply the decisions to a prediction.
 
         ``decided`` of the prediction tells them: ``cost``, the expected cost of the label, ``set``,
         ``distance`` with ``ood``, and the answers that are ``withheld``. A blank text has no
@@ -111,7 +82,7 @@ class Decisions:
             prediction = _cheapest(prediction, self.costs)
         decided, is_ood = dict(prediction.decided), False
         if self.sets is not None:
-            decided["set"] = self.sets.members(prediction.class_probabilities, example.texts())
+            decided["set"] = self.sets.members(prediction.class_probabilities)
         if self.distance is not None:
             rounded = None if distance is None else round(distance, 4)  # equal in every batch
             is_ood = rounded is not None and rounded > self.distance

@@ -14,18 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finetune.data.labels import canonical_names
-from finetune.evaluation.decisions import Choice, Decisions, below
-from finetune.evaluation.decisions.costs import price_table
-from finetune.evaluation.decisions.sets import table_of_sets
+from finetune.evaluation.decisions import Choice
 from finetune.evaluation.items import Items, TableRows, Tables
-from finetune.evaluation.metrics import name_of
 from finetune.types import UserError, quantity
 
 DELTA = 0.05
 """The probability that a guarantee fails."""
-SHOWN_COVERAGE = 0.9
-"""The coverage at which reports compare classes."""
 MOST_STEPS = 100
 """Thresholds to test in turn."""
 
@@ -34,25 +28,19 @@ def answers_of(tables: Tables) -> Items:
     """Take the answers whose probability is known; UserError if there are none.
 
     The column ``cluster`` is the index of the document of an answer, or of its example without
-    documents, ``name`` its class, or an empty text if the type of predictions has no classes.
+    documents.
     """
     items = tables.items.answered
     items = items.take(~np.isnan(items.score))
     if not len(items):
         raise UserError("these predictions have no answers with a probability.")
-    has_classes = bool(tables.type.classes)
-    names = [name_of(value) if has_classes else "" for value in items.predicted]
-    columns = {"cluster": tables.clusters[items.example], "name": np.array(names, str)}
+    columns = {"cluster": tables.clusters[items.example]}
     return replace(items, credit=items.credit > 0, columns=columns)
 
 
-def above(answers: Items, confidence: float | Mapping[str, float]) -> Items:
-    """Take the answers above a threshold, or above the one of their class."""
-    if not isinstance(confidence, Mapping):
-        return answers.take(answers.score >= confidence)
-    names = canonical_names(confidence)  # as in aligned predictions
-    least = below({names[name]: value for name, value in confidence.items()})
-    return answers.take(answers.score >= np.array(list(map(least, answers.columns["name"]))))
+def above(answers: Items, confidence: float) -> Items:
+    """Take the answers above a threshold."""
+    return answers.take(answers.score >= confidence)
 
 
 def risk_of(answers: Items) -> float:
@@ -76,31 +64,31 @@ class Chosen(NamedTuple):
     bound: float
 
 
-def risk_bound(answers: Items, delta: float = DELTA) -> float:
+def risk_bound(answers: Items) -> float:
     """Compute the ``upper_bound`` of the risk for the number of independent answers."""
     number = num_independent(answers)
-    return upper_bound(risk_of(answers) * number, number, delta)
+    return upper_bound(risk_of(answers) * number, number)
 
 
-def upper_bound(wrong: float, number: float, delta: float) -> float:
+def upper_bound(wrong: float, number: float, delta: float = DELTA) -> float:
     """Compute the upper limit of Clopper & Pearson (1934) for a share of errors."""
     from scipy.stats import beta  # imported late: it costs half a second
 
     return float(beta.ppf(1 - delta, wrong + 1, number - wrong)) if wrong < number else 1.0
 
 
-def fewest_for_risk(risk: float, delta: float = DELTA) -> int:
+def fewest_for_risk(risk: float) -> int:
     """The number of independent answers, all right, that show a risk."""
-    return math.ceil(math.log(delta) / math.log1p(-risk))
+    return math.ceil(math.log(DELTA) / math.log1p(-risk))
 
 
-def at_confidence(answers: Items, confidence: float, delta: float = DELTA) -> Chosen:
+def at_confidence(answers: Items, confidence: float) -> Chosen:
     """Measure the answers above a threshold."""
     kept = above(answers, confidence)
-    return Chosen(confidence, len(kept) / len(answers), risk_of(kept), risk_bound(kept, delta))
+    return Chosen(confidence, len(kept) / len(answers), risk_of(kept), risk_bound(kept))
 
 
-def at_risk(answers: Items, risk: float, delta: float = DELTA) -> Chosen:
+def at_risk(answers: Items, risk: float) -> Chosen:
     """Find the lowest threshold above which at most a share ``risk`` of the answers is wrong.
 
     Thresholds are tested from high to low until the bound of one exceeds the risk, which needs no
@@ -111,8 +99,8 @@ def at_risk(answers: Items, risk: float, delta: float = DELTA) -> Chosen:
         UserError: There are too few answers, or too many of the most confident ones are wrong.
     """
     chosen, tested = None, None
-    for confidence in _tested(answers, fewest_for_risk(risk, delta)):
-        tested = at_confidence(answers, confidence, delta)
+    for confidence in _tested(answers, fewest_for_risk(risk)):
+        tested = at_confidence(answers, confidence)
         if tested.bound > risk:
             break
         chosen = tested
@@ -123,9 +111,8 @@ def at_risk(answers: Items, risk: float, delta: float = DELTA) -> Chosen:
         if (independent := num_independent(answers)) < len(answers):
             number += f" (as good as {int(independent):,} of different texts or documents)"
         raise UserError(
-            f"{number}: a risk of {risk:g} with δ {delta:g} needs "
-            f"{fewest_for_risk(risk, delta):,} answers or more: add validation data, or give a "
-            "higher --risk."
+            f"{number}: a risk of {risk:g} needs {fewest_for_risk(risk):,} answers or more: add "
+            "validation data, or give a higher --risk."
         )
     confident = above(answers, tested.confidence)
     raise UserError(
@@ -148,37 +135,10 @@ def _tested(answers: Items, fewest: int) -> Iterator[float]:
             yield threshold
 
 
-def at_coverage(answers: Items, coverage: float, delta: float = DELTA) -> Chosen:
+def at_coverage(answers: Items, coverage: float) -> Chosen:
     """Find the highest threshold that keeps at least a share ``coverage`` of the answers."""
     number = math.ceil(coverage * len(answers) - 1e-9)
-    return at_confidence(answers, float(np.sort(answers.score)[::-1][max(1, number) - 1]), delta)
-
-
-def area_under_risk(answers: Items) -> float:
-    """Compute the mean risk over all coverages, ``aurc`` (Geifman, Uziel & El-Yaniv 2019)."""
-    order = np.argsort(-answers.score, kind="stable")
-    levels, wrong = answers.score[order], np.cumsum(~answers.credit[order])
-    last = np.append(levels[1:] != levels[:-1], True).nonzero()[0]  # of equal confidences
-    coverage, risk = (last + 1) / len(answers), wrong[last] / (last + 1)
-    return float((risk * np.diff(coverage, prepend=0.0)).sum())
-
-
-def by_class(answers: Items, confidence: float | Mapping[str, float]) -> TableRows:
-    """Tabulate the coverage of each predicted class, and its risk without and with a threshold."""
-    rows = []
-    for name in np.unique(answers.columns["name"]).tolist():
-        of_class = answers.take(answers.columns["name"] == name)
-        kept = above(of_class, confidence)
-        rows.append(
-            {
-                "class": name,
-                "answers": len(of_class),
-                "coverage": len(kept) / len(of_class),
-                "risk of all": risk_of(of_class),
-                "risk": risk_of(kept) if len(kept) else None,
-            }
-        )
-    return rows
+    return at_confidence(answers, float(np.sort(answers.score)[::-1][max(1, number) - 1]))
 
 
 def choose_confidence(
@@ -186,25 +146,21 @@ def choose_confidence(
     split: str,
     risk: float | None,
     coverage: float | None,
-    delta: float,
     chose_epoch: bool,
 ) -> Choice:
     """Choose the threshold for a risk or a coverage, and tabulate its effect on each split."""
     splits = {name: answers_of(run) for name, run in runs.items()}
     answers = splits[split]
     if risk is not None:
-        chosen = at_risk(answers, risk, delta)
+        chosen = at_risk(answers, risk)
     else:
-        chosen = at_coverage(answers, coverage or 1.0, delta)
+        chosen = at_coverage(answers, coverage or 1.0)
     rows = []
     for name, every in splits.items():
-        _, of_given, given_risk, bound = at_confidence(every, chosen.confidence, delta)
-        row = {"split": name, "answers": len(every), "coverage": of_given}
-        row |= {"risk of all": risk_of(every), "risk": given_risk, f"bound (δ {delta:g})": bound}
-        rows.append(row | {"aurc": area_under_risk(every)})
-    tables, classes = {"": rows}, by_class(answers, chosen.confidence)
-    if len(classes) > 1:
-        tables[f"by predicted class, {split}"] = classes
+        point = at_confidence(every, chosen.confidence)
+        row = {"split": name, "answers": len(every), "coverage": point.coverage}
+        row |= {"risk of all": risk_of(every), "risk": point.risk}
+        rows.append(row | {f"bound (δ {DELTA:g})": point.bound})
     notes = [f"the model abstains below a probability of {chosen.confidence:.4f}"]
     if chose_epoch:
         notes.append(
@@ -212,8 +168,7 @@ def choose_confidence(
             "little low: --split names another split"
         )
     fields = {"confidence": max(0.0, chosen.confidence - 5e-7)}  # files have six digits
-    content = {**chosen._asdict(), "splits": rows, "classes": classes}
-    return Choice(fields, content, tables, notes)
+    return Choice(fields, {**chosen._asdict(), "splits": rows}, {"": rows}, notes)
 
 
 def abstained_note(tables: Tables) -> str:
@@ -241,23 +196,13 @@ def abstained_note(tables: Tables) -> str:
     )
 
 
-def tables_of_decisions(tables: Tables, decisions: Decisions) -> dict[str, TableRows]:
-    """Make the tables of a report on decisions; by default at ``SHOWN_COVERAGE``."""
-    by_name: dict[str, TableRows] = {}
-    if not np.isnan(tables.items.answered.score).all():
-        answers = answers_of(tables)
-        chosen = [at_coverage(answers, tenths / 10) for tenths in range(10, 0, -1)]
-        by_name["risk"] = [
-            {"coverage": point.coverage, "confidence": point.confidence, "risk": point.risk}
-            for point in dict.fromkeys(chosen)  # few answers have few coverages
-        ]
-        confidence = decisions.confidence
-        if confidence is None:
-            confidence = at_coverage(answers, SHOWN_COVERAGE).confidence
-        if len(classes := by_class(answers, confidence)) > 1:
-            by_name["answered"] = classes
-    if decisions.sets is not None:
-        by_name["sets"] = table_of_sets(tables, decisions.sets)
-    if tables.costs:
-        by_name["costs"] = price_table(tables)
-    return by_name
+def risk_table(tables: Tables) -> TableRows:
+    """Tabulate the risk by coverage, for reports; empty if no probability is known."""
+    if np.isnan(tables.items.answered.score).all():
+        return []
+    answers = answers_of(tables)
+    chosen = [at_coverage(answers, tenths / 10) for tenths in range(10, 0, -1)]
+    return [
+        {"coverage": point.coverage, "confidence": point.confidence, "risk": point.risk}
+        for point in dict.fromkeys(chosen)  # few answers have few coverages
+    ]

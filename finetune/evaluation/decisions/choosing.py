@@ -1,17 +1,17 @@
-"""Choose the decisions of a model on the predictions of its run: one goal, and its settings."""
+"""Choose the decisions of a model on the predictions of its run, for one goal."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from finetune.config.options import Help
 from finetune.config.tasks import flag
 from finetune.data import DataError
 from finetune.evaluation.decisions import Choice
-from finetune.evaluation.decisions.abstaining import DELTA, choose_confidence
+from finetune.evaluation.decisions.abstaining import choose_confidence
 from finetune.evaluation.decisions.costs import choose_costs
 from finetune.evaluation.decisions.label_thresholds import Goal, choose_thresholds
 from finetune.evaluation.decisions.sets import choose_sets
@@ -30,31 +30,23 @@ _REPLACED = {"thresholds", "confidence", "costs"}
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionGoal:
-    """The goal of a decision, and its settings."""
+    """The goal of a decision."""
 
     metric: str | None = None
     """Metric of labels to maximize. Default: `f1` for two labels, `micro_f1` for multi-label
     data."""
     precision: float | None = None
-    """Maximize the recall of each label at this precision. A model that predicts one of more than
-    two labels abstains below the threshold."""
+    """Maximize the recall of each label at this precision."""
     recall: float | None = None
     """Maximize the precision of each label at this recall."""
     risk: float | None = None
     """Abstain below a confidence threshold chosen so that at most this fraction of the remaining
-    answers is wrong. This holds with probability 1 - δ on new data from the same distribution."""
+    answers is wrong. This holds with probability 0.95 on new data from the same distribution."""
     coverage: float | None = None
     """Abstain below the confidence threshold that keeps this fraction of the answers."""
-    delta: float = DELTA
-    """Probability δ that the guarantee of --risk does not hold."""
     sets: Annotated[float | None, Help("LEVEL")] = None
     """Predict sets of labels that contain the right one with this probability (conformal
     prediction)."""
-    set_scores: Literal["probability", "cumulative", "randomized"] = "probability"
-    """Score of labels for --sets: the probability (smallest sets), the cumulative probability (sets
-    adapt to the text), or a randomized cumulative probability (smaller sets)."""
-    per_class: bool = False
-    """Guarantee the level of --sets for each label separately."""
     ood: Annotated[float | None, Help("RATE")] = None
     """Abstain on out-of-distribution texts, with this false positive rate on validation data."""
     costs: Annotated[str | None, Help("FILE")] = None
@@ -68,18 +60,14 @@ class DecisionGoal:
         return [flag(name) for name in _GOALS if getattr(self, name) is not None]
 
     def check(self) -> None:
-        """Raise UserError for several goals, for values that are not legal, and unused settings."""
+        """Raise UserError for several goals, and for values that are not legal."""
         if len(self.goals) > 1:
             raise UserError(f"{self.goals[0]} and {self.goals[1]}: give one goal.")
-        for name in ("precision", "recall", "risk", "coverage", "sets", "ood", "delta"):
+        for name in ("precision", "recall", "risk", "coverage", "sets", "ood"):
             value = getattr(self, name)
             most = 1.0 if name in ("precision", "recall", "coverage") else 1 - _LEAST
             if value is not None and not _LEAST <= value <= most:
                 raise UserError(f"--{name} must be from {_LEAST:g} to {most:.7g}, not {value:g}.")
-        if (self.per_class or self.set_scores != "probability") and self.sets is None:
-            raise UserError("--per-class and --set-scores are about sets: add --sets LEVEL.")
-        if self.delta != DELTA and self.risk is None and self.coverage is None:
-            raise UserError("--delta is about the bound of the risk: add --risk or --coverage.")
 
     def choose(self, run: RunFolder, split: str, type: PredictionType, state: Any) -> Choice:
         """Choose on the predictions of a split; ``state`` is the state of the model's task."""
@@ -87,9 +75,10 @@ class DecisionGoal:
         of_labels = not (of_answers or self.costs is not None or self.sets is not None)
         if of_labels and not chooses_labels(type, state):
             raise UserError(
-                f"{run.path}: --metric, --precision and --recall are for labels of texts; "
-                "`ner` (--calibrate types) and `qa` choose thresholds in training. Give --risk or "
-                "--coverage to abstain."
+                f"{run.path}: --metric, --precision and --recall are for the positive one of two "
+                "labels and for each of several labels of texts; `ner` (--calibrate types) and "
+                "`qa` choose thresholds in training. Give --risk or --coverage to abstain, or "
+                "--costs."
             )
         source = GoldSource(positive=state.positive if of_labels else None)
         runs = dict[str, Tables]()  # of the split, and of test for comparison
@@ -103,21 +92,21 @@ class DecisionGoal:
                 "the folder of a run with validation data, or --split."
             )
         if self.costs is not None:
-            return choose_costs(self.costs, list(state.labels), type, runs, split)
+            return choose_costs(self.costs, list(state.labels), type, runs)
         if self.sets is not None:
-            return choose_sets(runs, split, self.sets, self.set_scores, self.per_class)
+            return choose_sets(runs, split, self.sets)
         if of_answers:
             chose_epoch = split == "validation" and run.config.get("validation") != "none"
-            return choose_confidence(runs, split, self.risk, self.coverage, self.delta, chose_epoch)
+            return choose_confidence(runs, split, self.risk, self.coverage, chose_epoch)
         goal = Goal(self.metric, self.precision, self.recall)
         of_model = list(state.labels), state.positive, state.threshold
         return choose_thresholds(runs, split, *of_model, goal, folder=str(run.path))
 
 
 def chooses_labels(type: PredictionType, state: Any) -> bool:
-    """Whether labels of texts, or of sets of labels, have thresholds."""
+    """Whether the positive one of two labels, or each of several labels, has a threshold."""
     is_text = type.classes is not None and type.classes.column == "label"
-    return is_text and (type.one_class or bool(state.threshold_labels))
+    return is_text and bool(state.threshold_labels)
 
 
 def fields_with(

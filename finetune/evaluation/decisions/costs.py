@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -103,39 +102,24 @@ def with_costs(tables: Tables, costs: Costs) -> Tables:
 def by_cost(tables: Tables, costs: Costs) -> Tables:
     """Replace each predicted label by the cheapest one, and add the costs."""
     names = canonical_names(costs)
-    pairs = zip(tables.predictions, tables.examples, strict=True)
-    predictions = [Decisions(costs=costs).apply(*pair) for pair in pairs]
+    predictions = list(map(Decisions(costs=costs).apply, tables.predictions))
     labels = [NO_LABEL if p.label is None else names[p.label] for p in predictions]
     fields: dict[str, Any] = {"examples": tables.examples, "positive": tables.positive}
     cheapest = LABEL.of_values(tables.gold, labels, predictions=predictions, **fields)
     return with_costs(cheapest, costs)
 
 
-def price_table(tables: Tables) -> list[dict[str, Any]]:
-    """Tabulate the confusions that cost something, the dearest sum first."""
-    rows = [
-        {"gold": gold, "predicted": name, "number": number, "cost": tables.costs[gold][name]}
-        for (gold, name), number in Counter(zip(tables.gold, tables.predicted, strict=True)).items()
-        if tables.costs[gold].get(name)
-    ]
-    priced = [row | {"sum": row["number"] * row["cost"]} for row in rows]
-    return sorted(priced, key=lambda row: -row["sum"])
-
-
 def choose_costs(
-    path: str, labels: Sequence[str], type: PredictionType, runs: Mapping[str, Tables], split: str
+    path: str, labels: Sequence[str], type: PredictionType, runs: Mapping[str, Tables]
 ) -> Choice:
     """Read the costs of a file, and compute the cost of the cheapest labels on each split."""
     costs = read_costs(path)
     check_costs(costs, labels, type)
     rows: TableRows = []
-    tables = {"": rows}
     for name, run in runs.items():
         cheapest = by_cost(run, costs)
         before, after = score(with_costs(run, costs)), score(cheapest)
         row = {"split": name, "texts": len(run)}
         row |= {"cost before": before["mean_cost"], "cost": after["mean_cost"]}
         rows.append(row | {"accuracy before": before["accuracy"], "accuracy": after["accuracy"]})
-        if name == split and (prices := price_table(cheapest)):
-            tables[f"confusions on {name} by cost"] = prices
-    return Choice({"costs": costs}, {"splits": rows}, tables)
+    return Choice({"costs": costs}, {"splits": rows}, {"": rows})

@@ -51,9 +51,7 @@ class Goal:
 class LabelProbabilities:
     """Gold and probabilities of examples: ``applies`` and ``scores`` [N, C] of ``columns`` [C].
 
-    ``names`` are all labels. With two labels, ``columns`` holds only the positive one. If one of
-    more than two labels is right (``is_of_one``), an example has a set of at most one label: the
-    scores of all but the most probable label are -1, so that the model abstains below a threshold.
+    ``names`` are all labels. With two labels, ``columns`` holds only the positive one.
     ``separator`` divides the levels of labels.
     """
 
@@ -62,7 +60,6 @@ class LabelProbabilities:
     examples: Sequence[Any]
     gold: Sequence[Any]
     scores: np.ndarray
-    is_of_one: bool = False
     separator: str | None = None
 
     @classmethod
@@ -74,14 +71,11 @@ class LabelProbabilities:
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
-        gold, is_of_one = run.gold, run.type.one_class and positive is None
+        gold = run.gold
         if run.type.one_class:  # the names of the model, where gold has those of NLI
             of_model = {standard: name for name, standard in canonical_names(names).items()}
             gold = [(of_model.get(name, name),) for name in gold]
-        if is_of_one:
-            best = scores.argmax(axis=1)[:, None] == np.arange(len(columns))
-            scores = np.where(best, scores, -1.0)
-        return cls(tuple(names), columns, run.examples, gold, scores, is_of_one, run.separator)
+        return cls(tuple(names), columns, run.examples, gold, scores, run.separator)
 
     @property
     def applies(self) -> np.ndarray:
@@ -216,7 +210,7 @@ def choose_thresholds(
     split: str,
     labels: Sequence[str],
     positive: str | None,
-    usual: float,
+    default: float,
     goal: Goal,
     *,
     folder: str,
@@ -225,13 +219,7 @@ def choose_thresholds(
     splits = {name: LabelProbabilities.of(run, labels, positive) for name, run in runs.items()}
     data, metric = splits[split], goal.metric or ("f1" if positive else "micro_f1")
     by_rate = goal.precision is not None or goal.recall is not None
-    if data.is_of_one and not by_rate and goal.metric is None:
-        raise UserError(
-            f"{folder}: the most probable of several labels needs no threshold. Give --risk, "
-            "--coverage, --precision or --recall to abstain, or --costs."
-        )
     goal = replace(goal, metric=None if by_rate else metric)
-    default = 0.0 if data.is_of_one else usual
     chosen = choose(data, goal, default)
     rows, notes = table_of(data, chosen), []
     if few := [row["label"] for row in rows if row["gold"] < _FEWEST]:
@@ -266,5 +254,4 @@ def choose_thresholds(
         shown = [{name: row[key] for name, key in names.items()} for row in trade]
     title = f"{goal}, chosen on {len(data.gold):,} examples of {split}"
     content = {"goal": str(goal), "thresholds": chosen, "metric": metric, "scores": before_after}
-    fields = {"confidence" if data.is_of_one else "thresholds": chosen}
-    return Choice(fields, content, {"": shown}, notes, title)
+    return Choice({"thresholds": chosen}, content, {"": shown}, notes, title)
