@@ -136,7 +136,7 @@ PLUGINS = Registry[Any](
     {
         "predict wsd": "finetune.embeddings.senses:predict_senses",
         "predict similarity": "finetune.embeddings.words_in_context:predict_pairs",
-        "check --label-errors": "finetune.annotation.commands:find_label_errors",
+        "check --label-errors": "finetune.annotation.label_errors:find_label_errors",
     }
 )
 """The parts of extensions in commands of the core, by the command and its input: the `task` in the

@@ -1,7 +1,4 @@
-"""The options of `convert` and `check --label-errors`.
-
-What each command reads, computes and prints is in the file of its subject, which may load torch.
-"""
+"""The options of `convert`."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from finetune.cli.check import Check
 from finetune.cli.options import Command, DataOptions
 from finetune.cli.output import check_output
 from finetune.config.options import OUTPUT, argument
-from finetune.runtime.files import is_free, require_replaceable
-from finetune.runtime.row_files import require_suffix
+from finetune.runtime.files import is_free
 from finetune.types import UserError
 
 FORMAT_SUFFIXES = {
@@ -63,18 +58,3 @@ class Convert(DataOptions, Command):
         from finetune.annotation.conversion import convert
 
         convert(self)
-
-
-def find_label_errors(options: Check) -> bool:
-    """Print the most probable label errors and write all; return whether there is one."""
-    out = Path(options.out) if options.out else None
-    if out is not None and out.is_dir():
-        raise UserError(f"--out {out} is a folder: name a file.")
-    from finetune.annotation.label_errors import print_label_errors
-    from finetune.training.run_folder import require_writable
-
-    if out is not None:
-        require_writable(out.parent)
-        require_suffix(out, (".jsonl", ".ndjson", ""), "--out")
-        require_replaceable(out, '{"file": ')
-    return print_label_errors(Path(options.source or ""), out, options.examples)

@@ -1,8 +1,7 @@
-"""Find labels of the training data that are probably wrong.
+"""Find labels of texts that are probably wrong, from the test predictions of `--folds`.
 
-Confident learning (``confident_learning``) compares each label with the prediction of a
-model that was not trained on it. For spans only its thresholds are used: a prediction contradicts
-gold if its probability reaches the mean probability of gold spans of its type.
+Each text is in the test split of one fold, whose model was not trained on it. Confident learning
+(``confident_learning``) compares each label with the prediction of this model.
 """
 
 from __future__ import annotations
@@ -10,49 +9,58 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from finetune.annotation.confident_learning import confident_joint, probable_label_errors
-from finetune.annotation.cross_validation import OutOfFold, predict_folds
-from finetune.cli.output import show
-from finetune.data.tag_schemes import convert_tags
+from finetune.cli.output import check_output, show
+from finetune.data.json_files import read_object
 from finetune.evaluation.error_analysis import ErrorCase
-from finetune.evaluation.prediction_types import scores_of
-from finetune.evaluation.span_matching import match_spans
-from finetune.evaluation.training_vocabulary import surface
-from finetune.runtime.files import write_text
-from finetune.runtime.progress import Reporter
-from finetune.types import Span, TextExample, UserError, quantity
+from finetune.evaluation.predictions import align_runs
+from finetune.evaluation.runs import RunFolder
+from finetune.runtime.files import require_replaceable, write_text
+from finetune.types import TextExample, UserError, quantity
 
-_SPAN_CATEGORIES = {"false positive": "missing span", "miss": "no span"}
-"""Categories of label issues by the error of the model if gold were right, where they differ."""
+if TYPE_CHECKING:
+    from finetune.cli.check import Check
 
 
-@dataclass(frozen=True, eq=False)
-class LabelIssue:
-    """A label that is probably wrong, and the label that the models suggest, as texts.
+@dataclass(frozen=True)
+class OutOfFold:
+    """The labels of N texts, and their probabilities by models that were not trained on them."""
 
-    ``category`` is ``label``, ``word`` or the category of span error.
-    """
+    examples: Sequence[TextExample]
+    labels: Sequence[str]
+    probabilities: np.ndarray
+    """The probability of each label [N, C]."""
 
-    example: Any
-    category: str
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether a text has several labels."""
+        return isinstance(self.examples[0].label, tuple)
+
+    def gold(self) -> np.ndarray:
+        """The number of the label of each text [N]; of several labels 1 for each that it has
+        [N, C]."""
+        labels: list[Any] = [example.label for example in self.examples]
+        if self.is_multi_label:
+            return np.array([[name in names for name in self.labels] for names in labels])
+        return np.array([self.labels.index(str(name)) for name in labels])
+
+
+class LabelIssue(NamedTuple):
+    """A label that is probably wrong, the label that the model suggests, and the probability of
+    both."""
+
+    example: TextExample
     given: str
     suggested: str
     confidence: float
-    """Probability of the suggested label."""
     given_confidence: float
-    """Probability of the label in the data."""
-    words: tuple[int, int] | None = None
-    """The words with the label, if it is not of a text."""
-    worst: bool = True
-    """Whether it is the first issue of its sentence."""
 
     @property
     def margin(self) -> float:
@@ -60,9 +68,9 @@ class LabelIssue:
         return self.confidence - self.given_confidence
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values, with words only for labels of words."""
+        """Convert to JSON values."""
         file, line = file_and_line(self.example.where)
-        values = {
+        return {
             "file": file,
             "line": line,
             "given": self.given,
@@ -71,20 +79,12 @@ class LabelIssue:
             "given_confidence": round(self.given_confidence, 6),
             "margin": round(self.margin, 6),
             "text": self.example.line(),
-            "kind": self.category,
         }
-        if self.words is not None:
-            first, end = self.words
-            values |= {"first_word": first, "end_word": end, "worst": self.worst}
-        if self.example.key is not None:
-            values["id"] = self.example.key
-        return values
 
 
 class CrossFitted(NamedTuple):
-    """The score of models on data that they were not trained on, and of a constant rule."""
+    """The accuracy of models on data that they were not trained on, and of a constant rule."""
 
-    metric: str
     value: float
     baseline: float
     rule: str
@@ -98,7 +98,7 @@ class CrossFitted(NamedTuple):
         return self.value - self.baseline < 2 * deviation
 
     def __str__(self) -> str:
-        return f"cross-fitted {self.metric} {self.value:.4f} ({self.rule}: {self.baseline:.4f})"
+        return f"cross-fitted accuracy {self.value:.4f} ({self.rule}: {self.baseline:.4f})"
 
 
 @dataclass(frozen=True)
@@ -108,164 +108,106 @@ class LabelIssues:
     issues: list[LabelIssue]
     number: int
     """Number of labels in the data."""
-    unit: str = "label"
-    """The unit of the counts: a label, a word or a span."""
     share: float | None = None
-    """Estimated fraction of wrong labels; None for spans and for several labels per text."""
+    """Estimated fraction of wrong labels; None for several labels per text."""
     errors: list[tuple[str, str, float]] = field(default_factory=list)
     """Given label, true label and estimated number of such errors, most frequent first."""
 
 
-def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
-    """Compute the score of out-of-fold predictions, and of a constant rule.
+def read_folds(folder: Path) -> OutOfFold:
+    """Read the test predictions of each fold of a folder of `--folds`, of the first repeat.
 
-    The score is the accuracy of labels, of decisions on each of several labels, or of tags, and the
-    rule predicts the most frequent label. For spans it is F1, and the rule predicts every word as a
-    span of the most frequent type.
+    Raises:
+        UserError: A fold has no finished model, or the predictions have no probabilities of labels.
     """
-    examples, labels = validated.examples, list(validated.task.state.labels)
-    if validated.task.state.prediction_type == "spans":
-        gold = [example.spans or () for example in examples]
-        predicted = [[Span(*span[:3]) for span in row["spans"]] for row in validated.predictions]
-        label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
-        words = [[Span(n, n + 1, label) for n in range(len(e.words))] for e in examples]
-        metric = "span_f1_strict"
-        value, baseline = (scores_of("spans", gold, spans)[metric] for spans in (predicted, words))
-        number = sum(map(len, gold))
-        return CrossFitted(metric, value, baseline, f"every word as {label!r}", number)
-    if isinstance(examples[0], TextExample) and isinstance(examples[0].label, tuple):
-        is_gold = np.array([[name in example.label for name in labels] for example in examples])
-        probable = np.array(validated.predictions, dtype=float) > 0.5
-        value, baseline = ((is_gold == x).mean() for x in (probable, is_gold.mean(0) > 0.5))
+    path = folder / "folds.json"
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: no folder of folds: train them, as in finetune classify --data FILE "
+            "--folds 5 --out runs/folds, and give that folder."
+        )
+    types = {"folds": int, "hold_out": bool}
+    saved = read_object(path, types)
+    if any(name not in saved for name in types) or saved["hold_out"]:
+        raise UserError(f"{folder}: not every example was in a test split: train with --folds 5.")
+    examples, scores = list[TextExample](), list[Any]()
+    for number in range(1, saved["folds"] + 1):
+        run = RunFolder.open(folder / f"fold-1.{number}")
+        if not run.is_finished:
+            raise UserError(
+                f"{run.path}: the fold is not finished: the training command continues."
+            )
+        tables = align_runs([run.predictions("test")]).runs[0]
+        if not tables.all_probabilities:
+            raise UserError(
+                f"{run.predictions('test')}: --label-errors needs labels of texts, and the "
+                "probability of each."
+            )
+        examples += tables.examples
+        scores += tables.all_probabilities
+        if scores[-1].keys() != scores[0].keys():
+            raise UserError(
+                f"{run.path}: has other labels than the other folds: write fewer --folds."
+            )
+    labels = list(scores[0])
+    return OutOfFold(examples, labels, np.array([[row[name] for name in labels] for row in scores]))
+
+
+def cross_fitted_score(folds: OutOfFold) -> CrossFitted:
+    """Compute the accuracy of labels, or of decisions on each of several labels, and that of the
+    most frequent one."""
+    gold = folds.gold()
+    if folds.is_multi_label:
+        accuracy = ((folds.probabilities > 0.5) == gold).mean()
+        baseline = ((gold.mean(0) > 0.5) == gold).mean()
         rule = "always deciding for the majority"
-        return CrossFitted("accuracy", value, baseline, rule, is_gold.size)
-    classes, probabilities, _ = _gold_classes(validated)
-    counts = np.bincount(classes, minlength=len(labels))
-    rule = f"always predicting {labels[counts.argmax()]!r}"
-    value = float((probabilities.argmax(-1) == classes).mean())
-    return CrossFitted("accuracy", value, counts.max() / len(classes), rule, len(classes))
+        return CrossFitted(float(accuracy), float(baseline), rule, gold.size)
+    counts = np.bincount(gold, minlength=len(folds.labels))
+    rule = f"always predicting {folds.labels[int(counts.argmax())]!r}"
+    accuracy = (folds.probabilities.argmax(1) == gold).mean()
+    return CrossFitted(float(accuracy), counts.max() / len(gold), rule, len(gold))
 
 
-def _gold_classes(
-    validated: OutOfFold,
-) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int | None]]]:
-    # The class [N] and probabilities [N, C] of each label of a text or word, its example and word.
-    state: Any = validated.task.state
-    labels, names, locations = list(state.labels), list[str](), list[tuple[int, int | None]]()
-    for index, example in enumerate(validated.examples):
-        if not validated.task.description.words:
-            names.append(str(example.label))
-            locations.append((index, None))
-            continue
-        tags = example.tags or ()
-        if state.scheme is not None:
-            tags = convert_tags(tags, state.source, state.scheme)
-        names += tags
-        locations += [(index, word) for word in range(len(tags))]
-    classes = np.array([labels.index(name) for name in names], dtype=int)
-    rows = [np.array(row, dtype=float).reshape(-1, len(labels)) for row in validated.predictions]
-    return classes, np.concatenate(rows), locations
-
-
-def find_label_issues(validated: OutOfFold) -> LabelIssues:
+def find_label_issues(folds: OutOfFold) -> LabelIssues:
     """Rank the labels of cross-validated data."""
-    examples, labels = validated.examples, list(validated.task.state.labels)
-    if validated.task.state.prediction_type == "spans":
-        return _span_issues(examples, validated.predictions)
-    if isinstance(examples[0], TextExample) and isinstance(examples[0].label, tuple):
-        probabilities = np.array(validated.predictions, dtype=float)
-        locations: list[tuple[int, int | None]] = [(index, None) for index in range(len(examples))]
+    gold, labels, probabilities = folds.gold(), folds.labels, folds.probabilities
+    if folds.is_multi_label:
         issues = []  # each of several labels is a decision between two classes
-        for name, positive in zip(labels, probabilities.T, strict=True):
-            gold = np.array([name in example.label for example in examples], dtype=int)
+        for name, has_label, positive in zip(labels, gold.T, probabilities.T, strict=True):
             both = np.stack([1 - positive, positive], 1)
-            issues += _class_issues(examples, (f"not {name}", name), gold, both, locations)
-        return LabelIssues(sorted(issues, key=lambda s: -s.margin), probabilities.size)
-    classes, probabilities, locations = _gold_classes(validated)
-    joint = confident_joint(probabilities, classes)
+            names = f"not {name}", name
+            issues += _class_issues(folds.examples, names, has_label.astype(int), both)
+        return LabelIssues(sorted(issues, key=lambda issue: -issue.margin), probabilities.size)
+    joint = confident_joint(probabilities, gold)
     errors = [
-        (labels[i], labels[j], float(joint[i, j]) * len(classes))
-        for i, j in zip(*np.nonzero(joint), strict=True)
+        (labels[i], labels[j], float(joint[i, j]) * len(gold))
+        for i, j in np.argwhere(joint).tolist()
         if i != j
     ]
     return LabelIssues(
-        _class_issues(examples, labels, classes, probabilities, locations),
-        len(classes),
-        "word" if validated.task.description.words else "label",
+        _class_issues(folds.examples, labels, gold, probabilities),
+        len(gold),
         1 - float(np.trace(joint)),
         sorted(errors, key=lambda error: -error[2]),
     )
 
 
 def _class_issues(
-    examples: Sequence[Any],
+    examples: Sequence[TextExample],
     labels: Sequence[str],
-    classes: np.ndarray,
+    gold: np.ndarray,
     probabilities: np.ndarray,
-    locations: Sequence[tuple[int, int | None]],
 ) -> list[LabelIssue]:
-    worst: dict[int, float] = {}
-    rows = []
-    for i, j in probable_label_errors(probabilities, classes):  # in descending order of the margin
-        index, word = locations[i]
-        issue = LabelIssue(
-            examples[index],
-            "label" if word is None else "word",
-            labels[classes[i]],
+    return [
+        LabelIssue(
+            examples[i],
+            labels[int(gold[i])],
             labels[j],
             float(probabilities[i, j]),
-            float(probabilities[i, classes[i]]),
-            None if word is None else (word, word + 1),
-            worst=index not in worst,
+            float(probabilities[i, gold[i]]),
         )
-        worst.setdefault(index, issue.margin)
-        rows.append((index, issue))
-    rows.sort(key=lambda row: (-worst[row[0]], row[0], -row[1].margin))
-    return [issue for _, issue in rows]
-
-
-def _span_issues(examples: Sequence[Any], predictions: Sequence[Any]) -> LabelIssues:
-    gold_scores = [
-        dict(zip(example.spans or (), prediction["gold"], strict=True))
-        for example, prediction in zip(examples, predictions, strict=True)
+        for i, j in probable_label_errors(probabilities, gold)
     ]
-    by_type = defaultdict[str, list[float]](list)
-    for scores in gold_scores:
-        for span, score in scores.items():
-            by_type[span.label].append(score)
-    # Without the mean probability of their type, models that predict few spans would rank all
-    # missed gold spans before all predicted spans.
-    mean = {label: float(np.mean(scores)) for label, scores in by_type.items()}
-    rows = []
-    for index, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
-        predicted = {Span(*span[:3]): span[3] for span in prediction["spans"]}
-        scores = gold_scores[index]
-        confidences = {span: 1 - score for span, score in scores.items()} | predicted
-        for match in match_spans(tuple(example.spans or ()), predicted):
-            gold, suggested = match
-            span = suggested or gold
-            assert span is not None
-            confidence = float(confidences[span])
-            if match.category == "correct" or confidence < mean.get(span.label, 1.0):
-                continue
-            given_confidence = 1 - confidence if gold is None else scores[gold]
-            # the probability of no span is usually close to 1
-            usual = [1.0 if s is None else mean.get(s.label, 1.0) for s in (suggested, gold)]
-            excess = (confidence - usual[0]) - (given_confidence - usual[1])
-            given, instead = (
-                "nothing" if s is None else f"{s.label} {surface(example.words, s)!r}"
-                for s in (gold, suggested)
-            )
-            error, words = match.category, (span.start, span.end)
-            error = _SPAN_CATEGORIES.get(error, error)
-            issue = LabelIssue(example, error, given, instead, confidence, given_confidence, words)
-            rows.append((excess, index, issue))
-    rows.sort(key=lambda row: -row[0])
-    issues, seen = [], set()
-    for _, index, issue in rows:
-        issues.append(replace(issue, worst=index not in seen))
-        seen.add(index)
-    return LabelIssues(issues, sum(map(len, gold_scores)), "span")
 
 
 def file_and_line(where: str) -> tuple[str, int | None]:
@@ -278,8 +220,8 @@ def file_and_line(where: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (where, None)
 
 
-def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
-    """Print the most probable label errors of a folder of `--folds`, and write all to ``out``.
+def find_label_errors(command: Check) -> bool:
+    """Print the most probable label errors of a folder of `--folds`, and write all to --out.
 
     Returns:
         Whether there is one.
@@ -287,19 +229,19 @@ def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
     Raises:
         UserError: The models are no better than a constant rule.
     """
-    validated = predict_folds(folds, Reporter())
-    score = cross_fitted_score(validated)
+    if command.out is not None:
+        check_output(command.out, suffixes=(".jsonl", ".ndjson", ""))
+        require_replaceable(Path(command.out), '{"file": ')
+    folds = read_folds(Path(command.source or ""))
+    score = cross_fitted_score(folds)
     if score.value <= score.baseline:
         raise UserError(
             f"--label-errors: the models learned nothing, {score}, so their label issues would be "
             "chance: train the folds with more --epochs, or with another --model."
         )
-    result = find_label_issues(validated)
-    number, labels = (
-        quantity(len(result.issues), "label issue"),
-        quantity(result.number, result.unit),
-    )
-    show(f"{number} among the {labels} of the training data")
+    result = find_label_issues(folds)
+    number = quantity(len(result.issues), "label issue")
+    show(f"{number} among the {quantity(result.number, 'label')} of the training data")
     show(str(score))
     if score.is_weak:
         show("warning: this is hardly better than chance, and so are the label issues", error=True)
@@ -307,16 +249,15 @@ def print_label_errors(folds: Path, out: Path | None, examples: int) -> bool:
         show(f"estimated fraction of wrong labels: {100 * result.share:.1f} %")
     for label, true, expected in result.errors[:8]:
         show(f"  labeled {label}, probably {true}: about {expected:,.0f}")
-    for issue in [issue for issue in result.issues if issue.worst][:examples]:
+    for issue in result.issues[: command.examples]:
         file, line = file_and_line(issue.example.where)
-        category = "" if issue.category in ("label", "word") else f" ({issue.category})"
-        text = ErrorCase(issue.example, issue.category, words=issue.words).excerpt
         show(
             f"{file if line is None else f'{file}:{line}'}  {issue.given} -> {issue.suggested} "
-            f"({issue.confidence:.3f} against {issue.given_confidence:.3f}){category}\n    {text}"
+            f"({issue.confidence:.3f} against {issue.given_confidence:.3f})\n"
+            f"    {ErrorCase(issue.example, 'label').excerpt}"
         )
-    if out is not None:
+    if command.out is not None:
         rows = (json.dumps(i.to_dict(), ensure_ascii=False) + "\n" for i in result.issues)
-        write_text(out, "".join(rows), follow=True)
-        show(f"all label issues, the most probable first: {out}")
+        write_text(Path(command.out), "".join(rows), follow=True)
+        show(f"all label issues, the most probable first: {command.out}")
     return bool(result.issues)

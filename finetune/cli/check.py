@@ -40,8 +40,8 @@ class Check(OutOption, DataOptions, Command):
     """Longest sequence in tokens, for the check with --model; default: the model's limit, at most
     512."""
     label_errors: bool = False
-    """Find training labels that are probably wrong (confident learning). The models of a folder of
-    `--folds` predict their test splits, and the predictions are compared with the labels."""
+    """Find training labels of texts that are probably wrong (confident learning): the predictions
+    of the test splits of a folder of `--folds` are compared with the labels."""
     out: str | None = None
     """File for all label issues of --label-errors (JSON Lines)."""
     examples: int = 20
@@ -52,11 +52,6 @@ class Check(OutOption, DataOptions, Command):
     `--format json`."""
     strict: bool = False
     """Exit with code 1 also if there are only warnings."""
-
-    @property
-    def single_process(self) -> str | None:
-        """Folds are predicted in one process."""
-        return "--label-errors" if self.label_errors else None
 
     def run(self) -> None:
         """Print the findings; exit with 1 if one of them is an error, or a warning if strict."""
@@ -69,7 +64,6 @@ class Check(OutOption, DataOptions, Command):
                         f"{flag(name)} does not go with --label-errors, which reads the settings "
                         "of the runs: leave it out."
                     )
-            quiet_libraries()
             if PLUGINS["check --label-errors"](self) and self.strict:
                 sys.exit(1)
             return

@@ -28,7 +28,6 @@ from finetune.runtime.processes import (
     num_processes,
     process_index,
     require_honored_settings,
-    require_one_process,
 )
 from finetune.runtime.progress import output_may_be_lost
 from finetune.runtime.terminal import error_line
@@ -137,8 +136,6 @@ def _run(command: Command) -> None:
 
 def _shares_work(command: Command) -> bool:
     require_honored_settings()
-    if name := command.single_process:
-        require_one_process(name)
     return command.shares_work
 
 

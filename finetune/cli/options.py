@@ -30,11 +30,6 @@ class Command(ABC):
         """True if all processes of a launch run the command, False for the main process only."""
         return False
 
-    @property
-    def single_process(self) -> str | None:
-        """Name of the command or option for which a launch is refused."""
-        return None
-
     @abstractmethod
     def run(self) -> None:
         """Carry out the command."""

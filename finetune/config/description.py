@@ -63,8 +63,6 @@ class TaskDescription:
     """Whether predictions are labels or numbers, and not vectors or subwords."""
     fills_masks: bool = False
     """Whether the model fills masks in running text."""
-    label_errors: bool = False
-    """Whether `finetune check --label-errors` ranks the labels of its data."""
     skipped_checks: tuple[str, ...] = ()
     """The data checks that do not apply."""
     joint: bool = False

@@ -548,7 +548,6 @@ class ClassifyConfig(TextConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="classify",
         title="text classification",
-        label_errors=True,
         joint=True,
         metrics=(*dict.fromkeys(chain.from_iterable(PROBLEMS.values())), *HIERARCHY),
         custom_head=_custom_text_head,
@@ -582,7 +581,6 @@ class NliConfig(TextConfig):
         title="classification of text pairs",
         example_data="nli",
         pairs=True,
-        label_errors=True,
         joint=True,
         metrics=PROBLEMS["single"],
         custom_head=_custom_text_head,
@@ -658,7 +656,6 @@ class TagConfig(WordConfig):
         title="word tagging",
         example_data="ner",
         examples=TokenExample,
-        label_errors=True,
         joint=True,
         metrics=(
             "span_precision_conll",
@@ -718,7 +715,6 @@ class NerConfig(WordConfig):
         title="named entity recognition over spans",
         example_data="ner",
         examples=TokenExample,
-        label_errors=True,
         joint=True,
         metrics=(
             "span_precision_strict",
