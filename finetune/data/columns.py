@@ -14,7 +14,7 @@ import itertools
 import json
 import mmap
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -22,6 +22,7 @@ import xxhash
 
 from finetune.runtime.cache import unnamed_file
 from finetune.runtime.files import SaveError
+from finetune.runtime.memory import without_garbage_collection
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Field(NamedTuple):
                 "pair (UTF-16), not a character: remove it, or write both halves."
             ) from error
 
+    @without_garbage_collection()
     def values(self, array: pa.Array | pa.ChunkedArray) -> list[Any]:
         """The values of a column."""
         import pyarrow as pa
@@ -139,23 +141,28 @@ def _array(values: Sequence[Any], hint: Any) -> pa.Array:
 def _values(array: pa.Array, hint: Any) -> list[Any]:
     hint = _without_none(hint)
     if (item := _item(hint)) is not None:
-        items = iter(_values(array.flatten(), item))
-        sizes = array.value_lengths().fill_null(-1).to_numpy().tolist()
-        return [None if size < 0 else tuple(itertools.islice(items, size)) for size in sizes]
+        items, ends = _values(array.flatten(), item), array.value_lengths().fill_null(0)
+        ends = ends.to_numpy().cumsum().tolist()
+        lists: Iterable[Any] = map(tuple, map(items.__getitem__, map(slice, [0, *ends], ends)))
+        return _with_none(array, lists)
     if not (parts := _parts(hint)):
         has_floats = hint is int and array.null_count  # in place of None
         array = array if has_floats else array.to_numpy(zero_copy_only=False)
         return array.tolist()  # type: ignore[no-any-return]
     columns = map(_values, array.flatten(), parts.values())
-    records: Iterator[Any] = zip(*columns, strict=True)
+    records: Iterable[Any] = zip(*columns, strict=True)
     if isinstance(hint, type):
         is_tuple = issubclass(hint, tuple)
         new = functools.partial(tuple.__new__, hint)
         records = map(new, records) if is_tuple else itertools.starmap(hint, records)
+    return _with_none(array, records)
+
+
+def _with_none(array: pa.Array, values: Iterable[Any]) -> list[Any]:
     if not array.null_count:
-        return list(records)
+        return list(values)
     valid = array.is_valid().to_pylist()
-    return [record if is_valid else None for record, is_valid in zip(records, valid, strict=True)]
+    return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
 
 
 def _tuples(value: Any) -> Any:

@@ -189,11 +189,17 @@ class Examples(Sequence[Any]):
 
     def gold_counts(self) -> tuple[Counter[str], int]:
         """Count how often each label occurs, and the examples without gold."""
-        counts, without = Counter[str](), 0
-        for gold in self.golds():
-            without += gold is None
-            for name in gold or ():
-                counts[name] += 1
+        without = 0
+
+        def with_gold() -> Iterator[list[str]]:
+            nonlocal without
+            for gold in self.golds():
+                if gold is None:
+                    without += 1
+                else:
+                    yield gold
+
+        counts = Counter(itertools.chain.from_iterable(with_gold()))
         return counts, without
 
     def locations(self, indices: Sequence[int] | Numbers) -> list[str]:

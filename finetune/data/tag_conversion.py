@@ -150,8 +150,8 @@ class Conversion:
         """The spans of a sentence, given or encoded by renamed tags."""
         if spans is not None or self.scheme is None or not columns:
             return spans
-        tag_spans = chain.from_iterable(tags_to_spans(column, self.scheme) for column in columns)
-        return tuple(sorted({*tag_spans}))
+        first, *others = (tags_to_spans(column, self.scheme) for column in columns)
+        return tuple(sorted({*first, *chain(*others)}) if others else first)
 
 
 class _Split(Conversion):

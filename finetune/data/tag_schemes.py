@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from finetune.types import Span, UserError, did_you_mean, quantity
 
@@ -88,14 +88,17 @@ def count_transitions(tag_sequences: Iterable[Sequence[str]]) -> Transitions | N
     The edges of a sequence count as O.
     """
     tags: set[str] = set()
-    transitions: Transitions = Counter()
-    for sequence in filter(None, tag_sequences):
-        if not tags.issuperset(sequence):
-            tags.update(sequence)
-            if not all(map(_PREFIXED.match, tags)):
-                return None
-        transitions.update(pairwise(("O", *sequence, "O")))
-    return transitions
+
+    def all_pairs() -> Iterator[Iterable[tuple[str, str]]]:
+        for sequence in filter(None, tag_sequences):
+            if not tags.issuperset(sequence):
+                tags.update(sequence)
+                if not all(map(_PREFIXED.match, tags)):
+                    return
+            yield pairwise(("O", *sequence, "O"))
+
+    transitions = Counter(chain.from_iterable(all_pairs()))
+    return transitions if all(map(_PREFIXED.match, tags)) else None
 
 
 def scheme_of(transitions: Transitions | None) -> str | None:
@@ -129,14 +132,13 @@ def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:
     _letters(scheme)
     spans, start, before = [], 0, _OUTSIDE
     for position, tag in enumerate((*tags, "O")):
-        if tag == "O" and before is _OUTSIDE:
-            continue  # most words of most data
-        current = _role(tag, scheme)
-        if not _continues(before, current):
-            if before != _OUTSIDE:
-                spans.append(Span(start, position, before[1]))
-            start = position
-        before = current
+        current = _OUTSIDE if tag == "O" else _role(tag, scheme)
+        if current is before is _OUTSIDE or _continues(before, current):
+            before = current
+            continue
+        if before is not _OUTSIDE:
+            spans.append(Span(start, position, before[1]))
+        start, before = position, current
     return spans
 
 

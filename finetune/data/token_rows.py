@@ -97,13 +97,13 @@ def token_row(
     if words and row.values.get(words) is None and isinstance(row.values.get("text"), str):
         words, text = None, "text"
     sentence = _from_words(row, words) if words else _from_text(row, text)
+    changes: dict[str, Any] = {"key": row.key}
     if cells.get("document") not in (None, ""):  # an empty cell
-        sentence = sentence._replace(document=str(cells["document"]))
-    if row.key is not None:
-        sentence = sentence._replace(key=row.key)
+        changes["document"] = str(cells["document"])
     if tag_column and cells["tags"] is not None:
-        tags = _tags(row, tag_column, len(sentence.words), names.get(tag_column))
-        sentence = sentence._replace(tag_columns=(tags,))
+        names_of_tags = names.get(tag_column)
+        changes["tag_columns"] = (_tags(row, tag_column, len(sentence.words), names_of_tags),)
+    sentence = sentence._replace(**changes)
     if (value := cells.get("spans")) is None:
         return sentence
     sentence = with_spans(sentence, value, split=given_spans and columns["words"] is None)
