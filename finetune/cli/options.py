@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -14,7 +14,6 @@ from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import GoldSource
-    from finetune.inference.predictor import Predictor
 
 
 class Command(ABC):
@@ -187,32 +186,14 @@ class EvaluationOptions(FormatOption, GoldOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReasonOptions:
-    """Options of the commands that tell why a model predicts a label."""
+class ExplainOption:
+    """The option of the commands that tell why a model predicts a label."""
 
     group: ClassVar[str] = "output"
 
     explain: Annotated[bool, COMMON] = False
     """Explain each predicted label of `classify`, `nli`, `tag` or `ner` by word attributions: how
     much the label's score drops when the word is left out."""
-    nearest: Annotated[int | None, Help("N", common=True)] = None
-    """Add the N training examples whose vectors are most similar to the vector of the input."""
-
-    @property
-    def wants_reasons(self) -> bool:
-        """True if one of the options is given; UserError for a number that is not legal."""
-        if self.nearest is not None and self.nearest < 1:
-            raise UserError(f"--nearest must be 1 or more, not {self.nearest}.")
-        return self.explain or self.nearest is not None
-
-    def reasons(self, model: Predictor, examples: Sequence[Any]) -> dict[str, list[Any]]:
-        """Compute the attributions and the nearest training examples of each example, if wanted."""
-        columns: dict[str, list[Any]] = {}
-        if self.explain:
-            columns["explanation"] = model.explain(examples)
-        if self.nearest is not None:
-            columns["nearest"] = model.nearest(examples, self.nearest)
-        return columns
 
 
 @dataclass(frozen=True, kw_only=True)

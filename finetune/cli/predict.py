@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from finetune.cli.options import (
     Command,
     DataOptions,
+    ExplainOption,
     InputOptions,
     OutOption,
-    ReasonOptions,
     SpeedOptions,
 )
 from finetune.cli.output import (
@@ -25,7 +25,7 @@ from finetune.cli.output import (
     quiet_libraries,
     show,
 )
-from finetune.cli.readable import prediction_line, show_reasons, without_reasons
+from finetune.cli.readable import prediction_line, show_explanations
 from finetune.config.options import DATA, OUTPUT, Help, argument
 from finetune.data.json_files import read_object
 from finetune.evaluation.runs import RunFolder
@@ -52,7 +52,7 @@ RESUMABLE = (".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
+class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
     """Predict with a trained model: one line for each input, in input order.
 
     Examples:
@@ -110,8 +110,8 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         self.require_input("predict")
         if len(self.text) > 1 and self.pair is not None:
             raise UserError("--pair is the second text of one --text: write pairs to a file.")
-        if self.wants_reasons and self._predictor:
-            raise UserError("--explain and --nearest are for trained models: leave them out.")
+        if self.explain and self._predictor:
+            raise UserError("--explain is for trained models: leave it out.")
         if (predict := self._predictor) is not None:
             predict(self)
         elif self.inventory is not None:
@@ -151,10 +151,11 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
     def _print(self, model: Predictor) -> Counter[str]:
         for_people = bool(self.text) and self.format is None and sys.stdout.isatty()
         counts, rows = self._predictions(model, as_table=self.format == "csv")
-        if for_people or (self.text and self.format is None and self.wants_reasons):
+        if for_people or (self.text and self.format is None and self.explain):
             for row in rows:
-                show(prediction_line(row) if for_people else json_line(without_reasons(row)))
-                show_reasons(row)
+                explanations = row.pop("explanation", ())
+                show(prediction_line(row) if for_people else json_line(row))
+                show_explanations(explanations)
         else:
             for line in csv_lines(rows) if self.format == "csv" else map(json_line, rows):
                 show(line)
@@ -177,8 +178,8 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
             mark = separator(file) if file.format == "csv" else ","
         skip = 0
         if self._can_resume:
-            names = ("decoding", "threshold", "keep_columns", "encoding", "columns")
-            settings = {name: vars(self)[name] for name in (*names, "explain", "nearest")}
+            names = ("decoding", "threshold", "keep_columns", "encoding", "columns", "explain")
+            settings = {name: vars(self)[name] for name in names}
             settings["costs"] = self._costs
             content = content_of(model.folder, [content.digest for content in contents], settings)
             multiple = CHUNK * num_processes()
@@ -219,6 +220,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
 
     def _load(self) -> Predictor:
         quiet_libraries()
+        from finetune.inference.explanation import require_explained
         from finetune.inference.predictor import Predictor
 
         model = Predictor(
@@ -230,7 +232,8 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         )
         if self.pair is not None and model.task.description.words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
-        self.reasons(model, [])  # refused before anything is predicted
+        if self.explain:
+            require_explained(model.task)  # refused before anything is predicted
         try:
             RunFolder.open(model.folder.parent).require_intact(model_only=True)
         except UserError as error:
@@ -268,8 +271,9 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                 row = prediction.to_dict() | {"id": id}
                 if has_uncertainty and (value := prediction.uncertainty) is not None:
                     row["uncertainty"] = round(value, 6)
-                for name, (reasons,) in self.reasons(model, [example]).items():
-                    row[name] = [reason.to_dict() for reason in reasons]
+                if self.explain:
+                    (explanations,) = model.explain([example])
+                    row["explanation"] = [label.to_dict() for label in explanations]
                 yield with_columns(row, columns.pop(prediction.id, {}))
 
         return counts, rows()

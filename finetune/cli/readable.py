@@ -1,8 +1,8 @@
-"""Predictions and their reasons as text for people."""
+"""Predictions and their explanations as text for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finetune.cli.output import print_table
@@ -12,11 +12,6 @@ STRONGEST = 12
 """Words that a table of an explanation has."""
 BETWEEN = "   "
 """What separates the answers of a line."""
-
-
-def without_reasons(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove from a row its attributions and nearest training examples."""
-    return {name: value for name, value in row.items() if name not in ("explanation", "nearest")}
 
 
 def prediction_line(row: Mapping[str, Any]) -> str:
@@ -32,29 +27,14 @@ def prediction_line(row: Mapping[str, Any]) -> str:
     for name in ("choice_text", "answer", "label"):
         if name in row:
             return _answer(row[name], row)
-    return json_line(without_reasons(row))
-
-
-def _names(row: Mapping[str, Any]) -> list[str]:
-    return [
-        span.get("text") or " ".join(row["words"][span["start"] : span["end"]])
-        for span in row["spans"]
-    ]
-
-
-def _gold(example: Mapping[str, Any]) -> Any:
-    gold = example["gold"]
-    if not isinstance(gold, Mapping):
-        return gold
-    if gold.get("spans") is None:
-        return " ".join(gold["tags"])
-    labels = [span["label"] for span in gold["spans"]]
-    pairs = zip(_names({**example, **gold}), labels, strict=True)
-    return BETWEEN.join(f"{name} {label}" for name, label in pairs)
+    return json_line(row)
 
 
 def _spans(row: Mapping[str, Any]) -> list[str]:
-    names = _names(row)
+    names = [
+        span.get("text") or " ".join(row["words"][span["start"] : span["end"]])
+        for span in row["spans"]
+    ]
     if "relations" not in row:
         pairs = zip(names, row["spans"], strict=True)
         return [f"{name} {span['label']} {span['score']:.2f}" for name, span in pairs]
@@ -77,19 +57,11 @@ def _answer(answer: Any, row: Mapping[str, Any]) -> str:
     return shown if row.get("score") is None else f"{shown} {row['score']:.2f}"
 
 
-def show_reasons(row: Mapping[str, Any]) -> None:
-    """Print tables of the strongest words for each label, and of the nearest training examples."""
-    for reasons in row.get("explanation", ()):
-        words, scores = ([*reasons[k], *reasons.get(f"pair_{k}", ())] for k in ("words", "scores"))
+def show_explanations(explanations: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of the strongest words for each label."""
+    for label in explanations:
+        words, scores = ([*label[k], *label.get(f"pair_{k}", ())] for k in ("words", "scores"))
         rows = sorted(zip(words, scores, strict=True), key=lambda pair: -abs(pair[1]))[:STRONGEST]
-        span = slice(reasons.get("start", 0), reasons.get("end", 0))
-        about = f" ({' '.join(words[span])})" if "start" in reasons else ""
-        print_table(("word", reasons["unit"]), rows, f"{reasons['label']}{about}")
-    if near := row.get("nearest"):
-        texts = [example.get("text") or " ".join(example.get("words", ())) for example in near]
-        columns = ("similarity", "gold", "text", "place")
-        values = [
-            [example["similarity"], _gold(example), text, example.get("where", "")]
-            for example, text in zip(near, texts, strict=True)
-        ]
-        print_table(columns, values, "nearest training examples")
+        span = slice(label.get("start", 0), label.get("end", 0))
+        about = f" ({' '.join(words[span])})" if "start" in label else ""
+        print_table(("word", label["unit"]), rows, f"{label['label']}{about}")

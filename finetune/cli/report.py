@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.options import Command, GoldOptions, ReasonOptions
+from finetune.cli.options import Command, ExplainOption, GoldOptions
 from finetune.cli.output import TableFormat, print_table, print_tables, quiet_libraries, show
 from finetune.config.options import COMMON, Help, argument
 from finetune.config.tasks import flag
@@ -27,14 +27,14 @@ MOST_COLUMNS, MOST_ROWS = 20, 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(ReasonOptions, GoldOptions, Command):
+class Report(ExplainOption, GoldOptions, Command):
     """Write an HTML page about one or more runs, or print the analysis of one model.
 
     It has scores, curves, scores by class and subgroup, confusions, calibration and errors.
 
     Examples:
         finetune report runs/a runs/b --out report.html
-        finetune report runs/ner --explain --nearest 2
+        finetune report runs/ner --explain
         finetune report predictions.jsonl --gold gold.conll --format csv
     """
 
@@ -59,8 +59,8 @@ class Report(ReasonOptions, GoldOptions, Command):
             raise UserError(f"--examples must be 0 or more, not {self.examples}.")
         if self.format == "html":
             self._write_page()
-        elif self.wants_reasons:
-            raise UserError("--explain and --nearest are for a page: leave --format out.")
+        elif self.explain:
+            raise UserError("--explain is for a page: leave --format out.")
         else:
             self._print_analysis(self.format)
 
@@ -78,17 +78,11 @@ class Report(ReasonOptions, GoldOptions, Command):
             out=Path(self.out) if self.out else None,
             split=self.split,
             most_examples=ON_A_PAGE if self.examples is None else self.examples,
-            reasons=self._reasons if self.wants_reasons else None,
+            explain=_explanations if self.explain else None,
         )
         for line in warnings:
             show(line, error=True)
         show(str(path))
-
-    def _reasons(self, folder: Path, examples: Sequence[Any]) -> dict[str, list[Any]]:
-        quiet_libraries()
-        from finetune.inference.predictor import Predictor
-
-        return self.reasons(Predictor(folder), examples)
 
     def _print_analysis(self, format: TableFormat) -> None:
         if self.out is not None or len(self.folders) > 1:
@@ -107,6 +101,13 @@ class Report(ReasonOptions, GoldOptions, Command):
 
             tables = analysis_tables(analysis).values()
             print_tables(format, *((table.caption, table.columns, table.rows) for table in tables))
+
+
+def _explanations(folder: Path, examples: Sequence[Any]) -> list[Any]:
+    quiet_libraries()
+    from finetune.inference.predictor import Predictor
+
+    return Predictor(folder).explain(examples)
 
 
 def print_analysis(analysis: Analysis, num_examples: int) -> None:

@@ -22,7 +22,6 @@ from torch import Tensor
 from finetune.data.in_memory import require_inputs
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import chunks, values_of_examples
-from finetune.inference.vectors import directions
 from finetune.models.encoder import Encoder
 from finetune.models.heads.layers import pool, pooled_tokens
 from finetune.models.heads.pretrained import subword_rows
@@ -206,7 +205,8 @@ class Embedder:
                     vectors = self._joined(values[number], encoded.sequences.lengths[start:end])
                     vectors = vectors.reshape(-1, *self.shape)
                     if self.normalize:
-                        vectors = directions(vectors)
+                        norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+                        vectors /= np.maximum(norms, np.finfo(np.float32).tiny)
                     yield Embedding(item.id, item.units, vectors, item.offsets)
                 reporter.update(read)
         reporter.stop()

@@ -29,7 +29,7 @@ from finetune.evaluation.decisions.costs import check_costs
 from finetune.evaluation.prediction_types import TYPES
 from finetune.inference.explanation import Explanation, explain, require_explained
 from finetune.inference.loop import CHUNK, chunks, precision_on, predict
-from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors, directions
+from finetune.inference.vectors import TrainingVectors, decision_vectors
 from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.encodings import EncodedExamples
@@ -42,7 +42,6 @@ from finetune.runtime.row_files import with_columns, with_same_columns
 from finetune.runtime.workers import ahead
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.calibration import with_threshold
-from finetune.tasks.definition import run_data
 from finetune.types import (
     Example,
     LabelSet,
@@ -213,54 +212,6 @@ class Predictor:
         pairs = zip(examples, self.predict(examples), strict=True)
         device = self.accelerator.device
         return [explain(*pair, self.task, self.model, device) for pair in pairs]
-
-    def nearest(
-        self,
-        inputs: Sequence[Given] | Any,
-        number: int = 3,
-        *,
-        columns: Mapping[str, str] | None = None,
-    ) -> list[list[Neighbor]]:
-        """Find the training examples of the run that are nearest to each input.
-
-        The cosine compares the vectors that the model decides on (``decision_vectors``). A blank
-        text has none.
-
-        Args:
-            inputs: As for ``predict``.
-            number: The number of training examples for each input.
-            columns: As for ``predict``.
-
-        Raises:
-            UserError: The model is not in its run folder, or the data of the run have changed.
-
-        Examples:
-            >>> ((neighbor,),) = model.nearest(["What a film."], 1)  # doctest: +SKIP
-            >>> neighbor.example.label  # doctest: +SKIP
-            'positive'
-        """
-        training, vectors = self.training
-        if not (examples := self.examples(inputs, columns=columns)):
-            return []
-        of_examples = self._directions(examples)
-        if not of_examples.any():  # no example has a sequence
-            return [[] for _ in examples]
-        cosines = of_examples @ vectors.T
-        best = np.argsort(-cosines, axis=1, kind="stable")[:, :number]
-        return [
-            [Neighbor(float(row[i]), training[i]) for i in order] if row.any() else []
-            for row, order in zip(cosines, best.tolist(), strict=True)
-        ]
-
-    @functools.cached_property
-    def training(self) -> tuple[Sequence[Example], Any]:
-        """The training examples of the run and their vectors of length 1 [N, H], computed once."""
-        need = "--nearest compares with its training data"
-        examples = run_data(self.task, self.folder, need, otherwise="leave it out").splits["train"]
-        return examples, self._directions(examples)
-
-    def _directions(self, examples: Sequence[Any]) -> np.ndarray:
-        return directions(decision_vectors(self.task, self.model, examples, self.accelerator))
 
     def examples(
         self, inputs: Sequence[Given] | Any, *, columns: Mapping[str, str] | None = None

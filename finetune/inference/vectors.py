@@ -1,4 +1,4 @@
-"""Vectors that a trained model decides on: the nearest training examples, and distances from them.
+"""Vectors that a trained model decides on, and distances from those of its training examples.
 
 The distance of a text is the Mahalanobis distance from the mean of the training vectors, under
 their covariance (Lee et al. 2018; for encoders Podolskiy et al. 2021).
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from accelerate import Accelerator
@@ -76,24 +76,6 @@ def decision_vectors(
         weights = num_words[rows] if task.description.words else None
         means[filled[number]] = np.average(vectors, 0, weights)
     return means
-
-
-def directions(vectors: Array) -> Array:
-    """Scale vectors [..., H] to length 1; zero vectors stay zero."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    scaled: Array = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return scaled
-
-
-class Neighbor(NamedTuple):
-    """A training example near another example, and the cosine of both vectors."""
-
-    similarity: float
-    example: Example
-
-    def to_dict(self) -> dict[str, Any]:
-        """The training example with its gold as JSON values."""
-        return {"similarity": round(self.similarity, 6)} | self.example.to_dict()
 
 
 @dataclass(frozen=True)

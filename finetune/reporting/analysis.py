@@ -54,12 +54,12 @@ def error_examples(
     name: str,
     analysis: Analysis,
     most: int,
-    reasons: Callable[[Sequence[Any]], Mapping[str, Sequence[Any]]] | None = None,
+    explain: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
 ) -> tuple[list[dict[str, Any]], int]:
     """Collect at most ``most`` examples with errors for the page, and count all of them.
 
-    The most confident errors come first. ``name`` is the name of the run in the report, ``reasons``
-    returns the reasons of its predictions for examples. A text has ``texts`` (both of a pair). A
+    The most confident errors come first. ``name`` is the name of the run in the report, ``explain``
+    explains its predictions for examples. A text has ``texts`` (both of a pair). A
     sentence has ``sentences``, "gold" and "predicted", each with its spans highlighted. A question
     has both: its text, and its context as sentences.
     """
@@ -73,9 +73,9 @@ def error_examples(
     order = sorted(by_id, key=lambda id: -max(error.confidence or 0.0 for error in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
     chosen = [run.examples[indices[id]] for id in order[:most]]
-    why = reasons(chosen) if reasons and chosen else {}
+    explanations = explain(chosen) if explain and chosen else [()] * len(chosen)
     examples = []
-    for position, example in enumerate(chosen):
+    for example, of_labels in zip(chosen, explanations, strict=True):
         errors, index = by_id[example.id], indices[example.id]
         sides = [side for error in errors for side in (error.gold, error.predicted)]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
@@ -97,8 +97,7 @@ def error_examples(
             content["texts"] = [clip(text, _MOST_CHARACTERS) for text in texts[:2]]
             content["sentences"] = _in_context(example, errors[0]) if is_question else []
             content |= _values(run, index, errors)
-        listed = {name: of_examples[position] for name, of_examples in why.items()}
-        examples.append(content | _reasons(example, errors, **listed))
+        examples.append(content | {"explanations": _explained_words(errors, of_labels)})
     return examples, len(by_id)
 
 
@@ -119,22 +118,10 @@ def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, A
     }
 
 
-def _reasons(
-    example: Any,
-    errors: Sequence[ErrorCase],
-    explanation: Sequence[Any] = (),
-    nearest: Sequence[Any] = (),
-) -> dict[str, Any]:
+def _explained_words(errors: Sequence[ErrorCase], explanations: Sequence[Any]) -> list[Any]:
     wrong = [e.predicted for e in errors if isinstance(e.predicted, Mapping)]
-    gold = example.gold_labels() or ()
-    neighbors = []
-    for near in nearest:
-        labels = dict.fromkeys(near.example.gold_labels() or ())
-        marks = [(label, "right" if label in gold else "wrong") for label in labels]
-        text = clip(near.example.line(), _MOST_CHARACTERS // 4)
-        neighbors.append((near.similarity, marks, text, near.example.where))
-    explanations = []
-    for attribution in explanation:
+    explained = []
+    for attribution in explanations:
         words = attribution.label.words
         if words is None or any(e["start"] <= words[0] and words[1] <= e["end"] for e in wrong):
             largest = max(map(abs, attribution.scores), default=0.0) or 1.0
@@ -142,8 +129,8 @@ def _reasons(
             parts = [(clip(word), score, score / largest) for word, score in pairs]
             if attribution.words.num_first < len(parts):
                 parts.insert(attribution.words.num_first, ("‖", 0.0, 0.0))
-            explanations.append((attribution.label.label, parts[:_MOST_WORDS]))
-    return {"neighbors": neighbors, "explanations": explanations}
+            explained.append((attribution.label.label, parts[:_MOST_WORDS]))
+    return explained
 
 
 def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Part]]]:

@@ -44,8 +44,8 @@ MOST_POINTS = 1500
 _CLASS_TABLES = ("type", "relation", "label", "tag")
 _DECISION_TABLES = ("calibration", "risk")
 
-ReasonsOf = Callable[[Path, Sequence[Any]], Mapping[str, Sequence[Any]]]
-"""A function that explains predictions of a run: attributions and nearest training examples."""
+Explain = Callable[[Path, Sequence[Any]], Sequence[Any]]
+"""A function that explains the predictions of a run for examples."""
 NamedRuns = Sequence[tuple[str, Run]]
 NamedEvaluations = Sequence[tuple[str, Analysis]]
 
@@ -56,12 +56,12 @@ def write_report(
     out: Path | None = None,
     split: str | None = None,
     most_examples: int = MOST_EXAMPLES,
-    reasons: ReasonsOf | None = None,
+    explain: Explain | None = None,
 ) -> tuple[Path, list[str]]:
     """Write one report on the runs in ``folders``, and the model card of a run without one.
 
-    Each folder holds a run or several seeds. ``reasons`` returns the reasons of predictions of a
-    run, to show beside errors. Return the path of the report, and a line for each missing part.
+    Each folder holds a run or several seeds. ``explain`` explains predictions of a run, to
+    show beside errors. Return the path of the report, and a line for each missing part.
     """
     if most_examples < 0:
         raise UserError(f"--examples must be 0 or more, not {most_examples}.")
@@ -77,7 +77,7 @@ def write_report(
     if (number := sum(len(model.runs) for model in models)) > _MOST_RUNS:
         raise UserError(f"{number} runs are too many for one report: name {_MOST_RUNS} at most.")
     out = out or (folders[0] / REPORT_FILE if len(folders) == 1 else Path(REPORT_FILE))
-    _write_page(models, out, most_examples, reasons)
+    _write_page(models, out, most_examples, explain)
     if len(models) == 1 and not (folders[0] / "best" / "README.md").exists():
         _write_card(models[0])  # an existing card may have been edited
     return out, [f"{model.folder}: {line}" for model in models for line in model.problems]
@@ -109,9 +109,9 @@ def report_run(folder: Path) -> list[str]:
 
 
 def _write_page(
-    models: Sequence[ModelRuns], out: Path, most_examples: int, reasons: ReasonsOf | None = None
+    models: Sequence[ModelRuns], out: Path, most_examples: int, explain: Explain | None = None
 ) -> None:
-    text = _page(models, most_examples, reasons)
+    text = _page(models, most_examples, explain)
     require_replaceable(out, "<!doctype html")
     if out.is_dir() or not out.absolute().parent.is_dir():
         problem = "is a folder" if out.is_dir() else "its folder does not exist"
@@ -127,7 +127,7 @@ def _write_card(model: ModelRuns) -> None:
 def _page(
     models: Sequence[ModelRuns],
     most_examples: int = MOST_EXAMPLES,
-    reasons: ReasonsOf | None = None,
+    explain: Explain | None = None,
 ) -> str:
     runs = []
     for model in models:
@@ -136,7 +136,7 @@ def _page(
         runs += [(prefix + r.path.name if several else model.name, r) for r in model.runs]
     metric = next((model.score.metric for model in models if model.score), None)
     evaluated = [(name, run.evaluated) for name, run in runs if run.evaluated]
-    why = {name: reasons and partial(reasons, run.path) for name, run in runs}
+    why = {name: explain and partial(explain, run.path) for name, run in runs}
     sections = [
         Section(
             "Results",
@@ -205,9 +205,9 @@ def _comparison(models: Sequence[ModelRuns]) -> Section:
     return Section("Comparison", [*lines, *distinct], tables=[table] if rows else [])
 
 
-def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) -> Section:
+def _errors(evaluated: NamedEvaluations, most: int, explain: Mapping[str, Any]) -> Section:
     per_run = math.ceil(most / max(1, len(evaluated)))
-    of_runs = [error_examples(name, run, per_run, reasons[name]) for name, run in evaluated]
+    of_runs = [error_examples(name, run, per_run, explain[name]) for name, run in evaluated]
     examples = [example for some, _ in of_runs for example in some]
     values = {
         "run": ("Run", [e["run"] for e in examples] if len(evaluated) > 1 else []),

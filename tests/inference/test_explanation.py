@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import runpy
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from finetune.inference import explanation
 from finetune.inference.explanation import Explanation, without, words_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
-from finetune.inference.vectors import TrainingVectors, decision_vectors
+from finetune.inference.vectors import TrainingVectors
 from finetune.types import LabelSpan, TextExample, TokenExample, UserError
 from tests import fixtures as fx
 from tests.command import run
@@ -221,40 +220,10 @@ def test_faithfulness_by_hand() -> None:
     assert two == pytest.approx(expected, abs=1e-6)
 
 
-def test_nearest_is_the_largest_cosine() -> None:
-    model = finetune.load(fx.trained("classify"))
-    training, _ = model.training
-    vectors = decision_vectors(model.task, model.model, training)
-    (own,) = decision_vectors(model.task, model.model, [TextExample(0, "the train was late")])
-    cosines = [float(own @ v / np.linalg.norm(own) / np.linalg.norm(v)) for v in vectors]
-    order = sorted(range(len(cosines)), key=lambda i: -cosines[i])[:4]
-    ((*found,),) = model.nearest(["the train was late"], 4)
-    assert [each.similarity for each in found] == pytest.approx(
-        [cosines[i] for i in order], abs=1e-5
-    )
-    assert {each.example.label for each in found} <= {*model.labels}
-    ((first, *_),) = model.nearest([training[5].text], 1)
-    assert model.nearest([" "], 1) == [[]]
-    assert first.similarity == pytest.approx(1, abs=1e-5) and first.example.text == training[5].text
-
-
-def test_training_data_must_be_those_of_the_run(tmp_path: Path) -> None:
-    data = shutil.copytree(fx.data("classify"), tmp_path / "data")
-    folder = fx.trained("classify", data=str(data))
-    with next(data.glob("train*")).open("a") as file:
-        file.write(json.dumps({"text": "new", "label": "pos"}) + "\n")
-    with pytest.raises(UserError, match=r"data: changed since the training of .*leave it out"):
-        finetune.load(folder).nearest(["x"])
-    shutil.rmtree(data)
-    with pytest.raises(UserError, match="data"):
-        finetune.load(folder).nearest(["x"])
-
-
 def test_a_sentence_without_spans_has_no_vector() -> None:
     model = finetune.load(fx.trained("relations"))
     alone = [TokenExample(0, ("a", "b"), spans=())]
-    assert model.nearest(alone, 1) == [[]]
-    size = decision_vectors(model.task, model.model, model.training[0][:1]).shape[1]
+    size = model.model.encoder.width
     model.training_vectors = TrainingVectors(np.zeros(size), np.eye(size))
     model.decisions = Decisions(distance=0.0)
     assert model.predict(alone)[0].decided["distance"] is None
@@ -263,24 +232,15 @@ def test_a_sentence_without_spans_has_no_vector() -> None:
 def test_command(tmp_path: Path) -> None:
     folder = fx.trained("nli")
     words = "predict", folder, "--text", "a man plays", "--pair", "the dog saw it"
-    found = json.loads(run(*words, "--explain", "--nearest", "2", "--format", "jsonl").out)
+    found = json.loads(run(*words, "--explain", "--format", "jsonl").out)
     (reason,) = found["explanation"]
     assert reason["label"] == found["label"] and reason["words"] == ["a", "man", "plays"]
     assert reason["pair_words"] == ["the", "dog", "saw", "it"] and len(reason["pair_scores"]) == 4
-    assert reason["offsets"] == [[0, 1], [2, 5], [6, 11]] and len(found["nearest"]) == 2
-    assert {"similarity", "text", "text_pair", "gold", "where"} <= found["nearest"][0].keys()
-    table = run(*words, "--explain", "--nearest", "1").out
-    assert "nearest training examples" in table and "\ndog " in table
+    assert reason["offsets"] == [[0, 1], [2, 5], [6, 11]]
+    assert "\ndog " in run(*words, "--explain").out
     (tmp_path / "in.txt").write_text("a\nb\n")
     file = "predict", fx.trained("tag"), "--file", tmp_path / "in.txt"
     for row in map(json.loads, run(*file, "--explain").out.splitlines()):
         for each in row["explanation"]:
             assert row["tags"][each["start"]] == each["label"] != "O"
             assert each["words"] == row["words"] and "offsets" not in each
-    (tagged,) = run(*file[:2], "--text", "a", "--nearest", "1", "--format", "jsonl").ok().rows
-    (near,) = tagged["nearest"]
-    text = run(*file[:2], "--text", "a", "--nearest", "1").ok().out
-    spans = near["gold"]["spans"]
-    shown = [f"{' '.join(near['words'][s['start'] : s['end']])} {s['label']}" for s in spans]
-    assert "{'tags'" not in text and "   ".join(shown) in text
-    run(*file, "--nearest", "0").refused("--nearest must be 1 or more")
