@@ -420,7 +420,7 @@ def search(
                 assert finished is not None, "this is the main process"
                 run = finished
             shutil.rmtree(writer.last, ignore_errors=True)
-        recipe = write_best_recipe(search, run.folder, run.metrics, command)
+        recipe = write_best_recipe(search, command)
         return FinishedSearch(search, write_search(search, run.metrics), run, recipe)
 
 

@@ -197,8 +197,6 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     trained = run.outcome
     if trained.degenerate:
         show(f"this run is degenerate: {'; '.join(trained.degenerate)}")
-    if trained.advice:
-        show(trained.advice)
     for verdict in trained.verdicts:
         show(verdict.line())
     show(

@@ -11,7 +11,7 @@ from finetune.types import TextExample, TokenExample, UserError
 ECE_METRICS = ("ece", "ece_uncalibrated")
 """The metrics of calibrated probabilities."""
 
-VOTES = ("soft_cross_entropy", "jensen_shannon", "agreement", "votes_entropy")
+VOTES = ("soft_cross_entropy", "agreement", "votes_entropy")
 """The metrics of texts with votes of several annotators."""
 
 HIERARCHY = ("hierarchical_precision", "hierarchical_recall", "hierarchical_f1")

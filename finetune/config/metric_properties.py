@@ -33,14 +33,13 @@ _ACCURACY, _F1 = MetricProperties(hub="accuracy"), MetricProperties(hub="f1")
 _PRECISION, _RECALL = MetricProperties(hub="precision"), MetricProperties(hub="recall")
 _PEARSON = MetricProperties(-1.0, chance=0.05, hub="pearsonr")
 _SPEARMAN = MetricProperties(-1.0, chance=0.05, hub="spearmanr")
-_UNBOUNDED = MetricProperties(highest=math.inf)
 _LOSS = MetricProperties(highest=math.inf, lower_is_better=True)
 
 METRIC_PROPERTIES: Mapping[str, MetricProperties] = {
     **dict.fromkeys(("accuracy", "tag_accuracy", "subset_accuracy"), _ACCURACY),
     **dict.fromkeys(("ranking_accuracy", "mlm_accuracy"), _ACCURACY),
     **dict.fromkeys(("f1", "macro_f1", "micro_f1", "weighted_f1"), _F1),
-    **dict.fromkeys(("span_f1_conll", "span_f1_strict", "span_f1_outermost", "span_f1_inner"), _F1),
+    **dict.fromkeys(("span_f1_conll", "span_f1_strict"), _F1),
     **dict.fromkeys(("span_precision_conll", "span_precision_strict"), _PRECISION),
     **dict.fromkeys(("span_recall_conll", "span_recall_strict"), _RECALL),
     "matthews": MetricProperties(-1.0, chance=0.05, hub="matthews_correlation"),
@@ -49,12 +48,9 @@ METRIC_PROPERTIES: Mapping[str, MetricProperties] = {
     "mse": MetricProperties(highest=math.inf, lower_is_better=True, hub="mse"),
     "perplexity": MetricProperties(highest=math.inf, lower_is_better=True, hub="perplexity"),
     **dict.fromkeys(("mlm_loss", "sbo_loss", "soft_cross_entropy", "mean_cost"), _LOSS),
-    **dict.fromkeys(
-        ("hamming_loss", "ece", "jensen_shannon"), MetricProperties(lower_is_better=True)
-    ),
+    **dict.fromkeys(("hamming_loss", "ece"), MetricProperties(lower_is_better=True)),
     "agreement": MetricProperties(of_gold=True),
     "votes_entropy": MetricProperties(highest=math.inf, of_gold=True),
-    **dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), _UNBOUNDED),
 }
 """The properties of the metrics that need a row."""
 

@@ -11,7 +11,7 @@ import dataclasses
 import glob
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -166,9 +166,7 @@ def local_path(spec: str | Path) -> Path:
     return path
 
 
-def recipe_text(
-    task: str, config: TrainConfig, description: str, expected: Sequence[Expected]
-) -> str:
+def recipe_text(task: str, config: TrainConfig, description: str) -> str:
     """Write a recipe as YAML, with the settings that differ from the defaults of the task."""
     import yaml
 
@@ -179,7 +177,6 @@ def recipe_text(
         if name in ("model", "data") or (value != defaults[name] and not of_command[name].acts)
     }
     content = {"task": task, "description": description, **differing}
-    content |= {"expected": [dataclasses.asdict(score) for score in expected]} if expected else {}
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 
 

@@ -54,8 +54,7 @@ def baselines_of(
 ) -> dict[str, Baseline]:
     """Compute the accuracy of the rule that reads no text, by split.
 
-    It predicts the most frequent label of training; of choices, the better one of a random choice
-    and of the most frequent position.
+    It predicts the most frequent label of training; of choices, a random one.
     """
     train, baselines = Examples.of(splits["train"]), dict[str, Baseline]()
     of_choices = train.example_type is ChoiceQuestion
@@ -65,22 +64,14 @@ def baselines_of(
         if metric is None or split not in splits:
             continue
         if of_choices:
-            baselines[split] = _of_choices(train, splits[split])
+            questions: Sequence[Any] = splits[split]
+            chances = [1 / len(e.choices) for e in questions if e.label is not None]
+            chance = sum(chances) / max(1, len(chances))
+            baselines[split] = Baseline("", metric, chance, "choosing at random")
         elif counts:
             label, gold = counts.most_common(1)[0][0], list(_gold_names(splits[split]))
             baselines[split] = Baseline(label, metric, gold.count(label) / max(1, len(gold)))
     return baselines
-
-
-def _of_choices(train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
-    with_gold = [example for example in examples if example.label is not None]
-    chance = sum(1 / len(example.choices) for example in with_gold) / max(1, len(with_gold))
-    ((first, _),) = Counter(example.label for example in train).most_common(1)
-    share = sum(example.label == first for example in with_gold) / max(1, len(with_gold))
-    if share > chance:
-        position = f"choice {first} (from 0)" if first else "the first choice"
-        return Baseline(str(first), "accuracy", share, f"always choosing {position}")
-    return Baseline("", "accuracy", chance, "choosing at random")
 
 
 def selection_note(metrics: Mapping[str, object], validation: str) -> str:

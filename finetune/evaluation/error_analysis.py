@@ -23,12 +23,8 @@ TITLES = {
     "length": "By length of the span in words",
     "depth": "By depth: number of wider spans around a span",
     "sentence length": "By length of the sentence in words",
-    "first word": "By position of the first word in the sentence",
-    "position": "By position of the word in the sentence",
     "in training": "By occurrence in the training data",
     "text length": "By length of the text in words",
-    "level": "By level of the labels",
-    "votes": "By agreement of the annotators",
     "read as": "By input in place of the subword",
     "in training text": "By occurrences of the subword in the training text",
     "pos": "By part of speech",
@@ -181,7 +177,7 @@ def analyze_predictions(run: Tables) -> Analysis:
         tables["risk"] = rows
     items = run.calibrated
     bins = reliability(items.score, items.credit > 0) if run.is_rated else []
-    return Analysis(run, score(run, analysis=True), tables, bins, mistakes(run))
+    return Analysis(run, score(run), tables, bins, mistakes(run))
 
 
 def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:

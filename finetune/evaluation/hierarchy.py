@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from finetune.evaluation.items import Grouping, Tables, count
-from finetune.evaluation.metrics import RATES, Metric, item_counts
+from finetune.evaluation.items import Tables
+from finetune.evaluation.metrics import RATES, Metric
 from finetune.types import UserError, abbreviated
 
 
@@ -121,23 +121,3 @@ def level_scores(tables: Tables) -> dict[str, float]:
     """Compute the ``level_metrics``."""
     metrics = {} if tables.separator is None else level_metrics(tables)
     return {name: metric.score(tables) for name, metric in metrics.items()}
-
-
-def by_level(tables: Tables) -> dict[str, Grouping]:
-    """Divide decisions by the level of labels."""
-    levels = {str(level): _cut(tables, level) for level in _levels(tables)}
-    if not levels:
-        return {}
-    name, order = tables.type.default, list(levels)
-    grouping = Grouping(
-        example=np.tile(np.arange(len(tables)), len(levels)),
-        names=np.repeat(order, len(tables)).tolist(),
-        counts=np.concatenate([item_counts(cut) for cut in levels.values()]),
-        order=order,
-        cells={
-            **{"correct": count(0), "predicted": count(1), "gold": count(2)},
-            name: tables.type.metrics[name].value,
-        },
-        rate=name,
-    )
-    return {"level": grouping}

@@ -36,15 +36,13 @@ _MOST_COUNTS = 1 << 20
 class Metric:
     """A metric: ``counts(tables) -> [N, ...]`` of each example, ``value(sums [..., K]) -> [...]``.
 
-    Training and ``finetune score`` give only the ``reported`` ones that apply, an analysis also the
-    ``analyzed`` ones.
+    Scores hold the ``reported`` ones that apply; ``finetune compare`` knows all.
     """
 
     counts: Callable[[Tables], np.ndarray]
     value: Callable[..., np.ndarray]
     applies: Callable[[Tables], Any] = lambda _: True
     reported: bool = True
-    analyzed: bool = False
     weighted: bool = False
     """Whether the value is no function of sums: it takes the counts [N, ...], and the weights of
     the examples in each resample [R, N]."""
@@ -267,12 +265,12 @@ def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
     return sums.sum(axis=0) if sums.dtype.kind == "i" else _exact_sum(np.moveaxis(sums, 0, -1))
 
 
-def score(tables: Tables, *, analysis: bool = False) -> dict[str, float]:
-    """Compute the reported metrics of gold and predictions by name; an ``analysis`` has more."""
+def score(tables: Tables) -> dict[str, float]:
+    """Compute the reported metrics of gold and predictions by name."""
     sums: dict[Callable[[Tables], np.ndarray], np.ndarray] = {}
     scores = {}
     for name, metric in tables.type.metrics.items():
-        if not (metric.reported or (analysis and metric.analyzed)) or not metric.applies(tables):
+        if not metric.reported or not metric.applies(tables):
             continue
         if metric.weighted:
             scores[name] = metric.score(tables)

@@ -1,7 +1,6 @@
 """Read the prediction files of any systems, and align them with the same gold.
 
-Files are JSON Lines, or words in columns with the prediction last, or the JSON object of answers by
-id that the official script of SQuAD reads.
+Files are JSON Lines, or words in columns with the prediction last.
 
 The files that a run writes (``predictions.<split>.jsonl``) also hold the gold of each example and
 the text or words to show, so that nothing has to read the data again:
@@ -16,7 +15,6 @@ the text or words to show, so that nothing has to read the data again:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -200,13 +198,13 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
     if opened.format in ("txt", "tsv", "unknown"):
         is_json = opened.first_line().lstrip().startswith(("{", "["))
         opened.format = "jsonl" if is_json else "conll"
-    rows = _answers_by_id(opened) if opened.format == "json" else []
+    rows = []
     if opened.format in ("conll", "conllu"):
         columns = None if opened.format == "conllu" else {"tags": "-1"}
         for sentence in read_token_file(opened, columns=columns):
             words, tags = list(sentence.words), list(sentence.tags or ())
             rows.append(Row({"words": words, "tags": tags, "id": sentence.key}, sentence.where))
-    elif not rows:
+    else:
         rows = list(_json_rows(opened))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
@@ -226,18 +224,6 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
     if isinstance(prediction, MaskedPrediction):
         row["gold"] = list(prediction.gold or ())
     return row
-
-
-def _answers_by_id(file: DataFile) -> list[Row]:
-    lines = file.peek(sys.maxsize)
-    try:
-        texts = parse_json("\n".join(line.text for line in lines), file.name)
-    except DataError:
-        return []  # JSON Lines, or an error that is reported for its line
-    if not isinstance(texts, dict) or {*texts} & {"id", "answer", "label"}:
-        return []
-    rows = [Row({"answer": text, "id": id}, f"{file.name}:{id}") for id, text in texts.items()]
-    return rows if all(isinstance(text, str) for text in texts.values()) else []
 
 
 _TYPES: dict[str, Any] = {
@@ -307,8 +293,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
 
     Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``,
     ``relations``, ``answer``, or ``spans`` (in words; in characters where the line has a ``text``
-    and no words), or words in columns with the prediction last, or a JSON object of answers
-    by id. Predictions and gold are aligned by ``id`` where both have ids, else by position.
+    and no words), or words in columns with the prediction last. Predictions and gold are aligned by
+    ``id`` where both have ids, else by position.
     """
     source = source or GoldSource()
     files = [read_predictions(path, source.encoding) for path in paths]

@@ -27,15 +27,12 @@ from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import model_license
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes
-from finetune.types import quantity
 
 if TYPE_CHECKING:  # reports are read without torch
     from finetune.data import Dataset
     from finetune.tasks.base import Task
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
-FEW_EXAMPLES = 100
-"""Training examples below which few-shot training scores higher (docs/results.md)."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,6 @@ class RunOutcome:
     """The class of `f1`, of two labels."""
     predict_command: str = ""
     """A command that predicts with the model."""
-    advice: str = ""
-    """Advice for a run that is degenerate or had few examples."""
 
 
 def write_environment(
@@ -109,7 +104,6 @@ def write_environment(
         compared,
         positive,
         predict_command(folder, task.name, task.state.pairs, mask),
-        advice(config, len(data.splits["train"]), bool(reasons)),
     )
 
 
@@ -118,21 +112,6 @@ def saved_outcome(run: RunFolder) -> RunOutcome:
     saved = run.environment.get("baselines") or {}
     baselines = {split: Baseline(**baseline) for split, baseline in saved.items()}
     return RunOutcome(baselines, run.environment.get("degenerate") or (), ())
-
-
-def advice(config: TrainConfig, num_examples: int, degenerate: bool) -> str:
-    """Advise after a run that learned nothing or had few examples; empty for other runs."""
-    few = num_examples < FEW_EXAMPLES
-    if not degenerate and (config.schedule.once or not few):
-        return ""
-    ways = ["more steps (--epochs)", "another --lr (`finetune search` tries several)"]
-    ways.append("`finetune check` of the data")
-    if few:
-        ways.append("more labeled examples (--sizes shows how the score grows with them)")
-    if few and "few_shot" in settings(config) and not config.custom_head:
-        ways.insert(0, "--few-shot, which scores higher on few examples")
-    examples = quantity(num_examples, "training example")
-    return f"The run had {examples}. What can help: {'; '.join(ways)}."
 
 
 def environment(device: str, precision: str, threads: int) -> dict[str, Any]:

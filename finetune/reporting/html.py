@@ -259,22 +259,14 @@ def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
     logs = [(name, [*run.training, *run.evaluations]) for name, run in runs]
     first = next((run.evaluations[0] for _, run in runs if run.evaluations), {})
     metric = next((name for name in (metric, *DEFAULT_METRICS.values()) if name in first), "")
-    has_two_rates = any("head_lr" in line for _, log in logs for line in log)
-    keys_of = {
-        "Training loss": {"": "loss"},
-        f"{metric} on {first.get('split')}": {"": metric},
-        "Learning rate": {"encoder": "lr", "head": "head_lr"} if has_two_rates else {"": "lr"},
-        "Gradient norm": {"": "gradient_norm"},
-        "Training speed, examples per second": {"": "examples_per_second"},
+    key_of = {
+        "Training loss": "loss",
+        f"{metric} on {first.get('split')}": metric,
+        "Gradient norm": "gradient_norm",
     }
     curves = []
-    for caption, keys in keys_of.items():
-        series = [
-            (f"{run_name} {name}".strip() if len(runs) > 1 else name or run_name, points)
-            for run_name, log in logs
-            for name, key in keys.items()
-            if len(points := _points(log, key)) > 1
-        ]
+    for caption, key in key_of.items():
+        series = [(name, points) for name, log in logs if len(points := _points(log, key)) > 1]
         ends = "; ".join(
             f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
             f"at step {points[-1][0]}"

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finetune.config.expected_scores import SCORED_SPLITS, Expected, metrics_of
 from finetune.config.recipes import recipe_text
 from finetune.config.tasks import TrainConfig
 from finetune.config.values import shown_value
@@ -17,7 +16,6 @@ from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.reporting.charts import chart
 from finetune.reporting.rendering import PageTable, Section, page_of
-from finetune.reporting.runs import load_runs
 from finetune.runtime.files import write_text
 from finetune.types import UserError
 
@@ -95,35 +93,12 @@ def _write(folder: Path, name: str, numbers: Mapping[str, Any], page: str) -> Pa
     return folder / f"{name}.html"
 
 
-def write_best_recipe(
-    search: Search, run: Path, metrics: Mapping[str, Mapping[str, float]], command: str
-) -> Path:
-    """Write the settings of the best trial as a recipe; return its path.
-
-    The recipe expects the ``metrics`` of the folder ``run``. The tolerance is half of the 95 %
-    interval over the examples, at least 0.01.
-    """
-    config, trials = search.best_config(), search.trials
+def write_best_recipe(search: Search, command: str) -> Path:
+    """Write the settings of the best trial as a recipe; return its path."""
+    trials = search.trials
     source = f"trial {trials[0].number} of {len(trials)} of: {command}"
-    expected = []
-    for split, values in metrics.items():
-        if search.metric not in metrics_of(search.task) or split not in SCORED_SPLITS:
-            continue
-        model = load_runs(run, split)
-        wide = 0.0
-        if model.score is not None:
-            wide = (model.score.estimate.high - model.score.estimate.low) / 2
-        expected.append(
-            Expected(
-                split,
-                search.metric,
-                round(values[search.metric], 4),
-                round(max(wide, 0.01), 4),
-                f"{source}; the tolerance is half the 95 % interval over the examples",
-                fingerprint=model.runs[0].config["fingerprint"],
-            )
-        )
-    write_text(search.folder / RECIPE_FILE, recipe_text(search.task, config, source, expected))
+    text = recipe_text(search.task, search.best_config(), source)
+    write_text(search.folder / RECIPE_FILE, text)
     return search.folder / RECIPE_FILE
 
 

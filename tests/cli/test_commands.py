@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli.train import score_lines
 from finetune.data import read_text_file
 from tests import fixtures as fx
 from tests import small_data as data
@@ -357,19 +356,6 @@ def test_the_class_of_f1_is_named(workdir: Path, outcomes: dict[str, Outcome]):
     assert ">f1 (pos)<" in (workdir / "classify/report.html").read_text("utf-8")
     analysis = run("report", workdir / "classify", "--positive", "neg", "--format", "table")
     assert "  f1 (neg) " in analysis.out
-
-
-def test_counts_are_whole_numbers():
-    said = score_lines({"test": {"inner_gold": 1, "inner_found": 0, "span_f1_inner": 1.0}})
-    assert said.split() == [
-        "test:",
-        "inner_gold",
-        "1",
-        "inner_found",
-        "0",
-        "span_f1_inner",
-        "1.0000",
-    ]
 
 
 def test_text_that_the_vocabulary_does_not_know_is_said(workdir: Path, tmp_path: Path):

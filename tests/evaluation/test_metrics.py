@@ -190,7 +190,7 @@ def test_no_spans_score_zero():
     assert {*span_scores([[]], [[]])} == {f"span_{name}_strict" for name in zero}
     assert micro([[Span(0, 1, "X")]], [[]]) == zero
     flat = span_scores([[Span(0, 1, "X")]], [[Span(0, 2, "X"), Span(0, 1, "Y")]])
-    assert flat["span_f1_strict"] == 0.0 and not BY_DEPTH & {*flat}
+    assert flat["span_f1_strict"] == 0.0
     assert class_scores("spans", [[]], [[]]) == {}
     scores = tagging_scores([["O"]], [["O"]], "BIO")
     assert scores["span_f1_conll"] == scores["span_f1_strict"] == 0.0
@@ -238,7 +238,6 @@ def test_missing_words_are_named():
 # Spans that may nest: a naive count, seqeval on flat data, and numbers by hand
 
 TYPES = ["X", "Y", "art-film"]
-BY_DEPTH = {"span_f1_outermost", "span_f1_inner", "inner_gold", "inner_predicted", "inner_found"}
 
 nested_span = st.tuples(st.integers(0, 4), st.integers(1, 4), st.sampled_from(TYPES)).map(
     lambda drawn: Span(drawn[0], drawn[0] + drawn[1], drawn[2])
@@ -255,18 +254,6 @@ def naive_f1(gold, predicted):
     return 2 * precision * recall / (precision + recall)
 
 
-def is_inner(item, side):
-    """Whether another span of the same sentence and side, a wider one, holds this one."""
-    sentence, (start, end, _) = item
-    return any(
-        number == sentence
-        and other.start <= start
-        and end <= other.end
-        and other.end - other.start > end - start
-        for number, other in side
-    )
-
-
 def naive(pairs):
     gold = {(i, item) for i, (right, _) in enumerate(pairs) for item in right}
     predicted = {(i, item) for i, (_, answer) in enumerate(pairs) for item in answer}
@@ -275,20 +262,6 @@ def naive(pairs):
         "span_recall_strict": len(gold & predicted) / len(gold) if gold else 0.0,
         "span_f1_strict": naive_f1(gold, predicted),
     }
-    inner_gold = {item for item in gold if is_inner(item, gold)}
-    inner_predicted = {item for item in predicted if is_inner(item, predicted)}
-    if inner_gold:
-        for name, of_gold, of_predicted in (
-            ("outermost", gold - inner_gold, predicted - inner_predicted),
-            ("inner", inner_gold, inner_predicted),
-        ):
-            precision = len(of_predicted & gold) / max(1, len(of_predicted))
-            recall = len(of_gold & predicted) / max(1, len(of_gold))
-            total = precision + recall
-            scores[f"span_f1_{name}"] = 2 * precision * recall / total if total else 0.0
-        scores["inner_gold"] = len(inner_gold)
-        scores["inner_predicted"] = len(inner_predicted)
-        scores["inner_found"] = len(inner_gold & predicted)
     for name in sorted({item.label for _, item in gold | predicted}):
         sides = [{item for item in side if item[1].label == name} for side in (gold, predicted)]
         scores[f"span_f1_strict:{name}"] = naive_f1(*sides)
@@ -301,8 +274,7 @@ def test_against_a_naive_count(pairs):
     scores = span_scores(gold, predicted)
     assert scores == pytest.approx(naive(pairs))
     assert list(scores) == list(naive(pairs))
-    counts = {"inner_gold", "inner_predicted", "inner_found"}
-    assert {name for name, value in scores.items() if type(value) is not float} <= counts
+    assert {type(value) for value in scores.values()} == {float}
     assert json.loads(json.dumps(scores, allow_nan=False)) == scores
 
 
@@ -326,7 +298,6 @@ def test_flat_spans_score_as_in_strict_seqeval(pairs):
     assert scores["span_f1_strict"] == pytest.approx(f1_score(*tags, **strict))
     assert scores["span_precision_strict"] == pytest.approx(precision_score(*tags, **strict))
     assert scores["span_recall_strict"] == pytest.approx(recall_score(*tags, **strict))
-    assert not BY_DEPTH & set(scores)
     types = sorted({span.label for side in (gold, predicted) for spans in side for span in spans})
     by_type = {name: value for name, value in scores.items() if ":" in name}
     assert list(by_type) == [f"span_f1_strict:{name}" for name in types]

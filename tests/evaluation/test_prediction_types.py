@@ -125,7 +125,7 @@ def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
 def test_limits_of_scores():
     for metric in ("accuracy", "accuracy_level:1", "span_f1_length:5+", "f1:a", "ece_uncalibrated"):
         assert score_limits(metric) == (0, 1), metric
-    for metric in ("mse", "inner_gold"):
+    for metric in ("mse", "perplexity"):
         assert score_limits(metric) == (0, math.inf), metric
     assert score_limits("custom") == (-math.inf, math.inf)
 

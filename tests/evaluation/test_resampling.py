@@ -216,9 +216,6 @@ def test_values_are_the_scores_of_the_resample(form: str):
 
 
 COUNTS = {
-    "inner_gold",
-    "inner_predicted",
-    "inner_found",
     "ece",
     "f1:a",
     "f1:b",

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config.tasks import ClassifyConfig, TagConfig
-from finetune.reporting.environment import advice, again_command, command_line, resume_command
+from finetune.reporting.environment import again_command, command_line, resume_command
 
 
 @pytest.mark.parametrize(
@@ -44,14 +43,3 @@ def test_the_command_of_a_launch(
 def test_a_repeated_run_is_no_run_of_its_folder(folder: str, out: str):
     said = f"finetune run {folder}/config.json --out {out}"
     assert again_command(Path(folder)) == said
-
-
-def test_runs_on_few_examples_and_failed_runs_say_what_can_help():
-    said = advice(ClassifyConfig(out="runs/x"), 45, False)
-    assert "had 45 training examples" in said and "--few-shot" in said and "--sizes" in said
-    assert "--few-shot" not in advice(TagConfig(out="x", steps=60), 20, True)
-    config = ClassifyConfig(out="x", epochs=3)
-    assert advice(config, 10_000, False) == ""
-    assert "another --lr" in advice(config, 10_000, True)
-    config = ClassifyConfig(out="x", few_shot=True)
-    assert advice(config, 20, False) == "" and "--few-shot" not in advice(config, 20, True)

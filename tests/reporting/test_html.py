@@ -262,15 +262,6 @@ def write_log(folder: Path, lines: list[dict]) -> None:
     data.write_jsonl(folder / "log.jsonl", lines)
 
 
-def test_the_learning_rates_of_encoder_and_head_are_labeled(tmp_path: Path):
-    folder = label_run(tmp_path / "run")
-    write_log(
-        folder, [{"step": n, "loss": 1.0, "lr": 1e-5 * n, "head_lr": 1e-3 * n} for n in (1, 2)]
-    )
-    (label,) = labels_of_charts(reported(folder), "Learning rate")
-    assert "encoder: 1e-05 at step 1" in label and "head: 0.001 at step 1" in label
-
-
 def test_the_main_metric_is_drawn(tmp_path: Path):
     folder = tag_run(tmp_path / "run")
     scores = {"span_precision_conll": 0.9, "span_f1_conll": 0.5, "tag_accuracy": 0.8}

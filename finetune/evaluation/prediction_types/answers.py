@@ -1,8 +1,7 @@
 """Answers to questions: texts from a context, or none; scored as in ``squad``.
 
 Data with unanswerable questions also have the scores of the questions with an answer
-(``hasans_exact``, ``hasans_f1``) and without (``noans_exact``, ``noans_f1``), and, with the
-probabilities of no answer, ``squad.best_scores``.
+(``hasans_exact``, ``hasans_f1``) and without (``noans_exact``, ``noans_f1``).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from finetune.evaluation.items import (
 )
 from finetune.evaluation.metrics import ECE, Metric, mean, ratio
 from finetune.evaluation.prediction_types.labels import TEXT_LENGTHS, num_words
-from finetune.evaluation.prediction_types.squad import best_scores, exact_match, word_f1
+from finetune.evaluation.prediction_types.squad import exact_match, word_f1
 from finetune.types import ANSWERABLE, UNANSWERABLE, Answer, AnswerPrediction, FoundAnswer, Question
 
 ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
@@ -111,17 +110,6 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
     return AnswerPrediction(example.id, answer, score, no_answer, shown, decided=decided)
 
 
-def _best_scores(tables: Tables) -> dict[str, float]:
-    no_answer = [prediction.no_answer_score for prediction in tables.predictions]
-    scores = [score for score in no_answer if score is not None]
-    best = [p.best for p in tables.predictions if p.best is not None]
-    if not scores or not _has_unanswerable(tables) or min(len(scores), len(best)) < len(no_answer):
-        return {}
-    texts = [answers[0].text if answers else "" for answers in best]
-    rounded = [round(float(score), 6) for score in scores]  # as prediction files have them
-    return best_scores(tables.gold, texts, rounded)
-
-
 def _groupings(tables: Tables) -> dict[str, Grouping]:
     words, answers = [], []
     for example in tables.examples:
@@ -196,6 +184,5 @@ ANSWERS = PredictionType(
     read_gold=partial(QUESTIONS.stream, gold=True),
     gold_of_row=_question_of_row,
     groupings=_groupings,
-    further_scores=_best_scores,
     sides=_sides,
 )

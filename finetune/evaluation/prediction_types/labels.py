@@ -258,7 +258,7 @@ LABEL = PredictionType(
         "f1": Metric(
             lambda tables: item_counts(tables, tables.positive), f1, attrgetter("positive")
         ),
-        "micro_f1": Metric(item_counts, f1, reported=False, analyzed=True),
+        "micro_f1": Metric(item_counts, f1, reported=False),
         "mean_cost": Metric(_cost_counts, mean, attrgetter("costs")),
         **ECE,
         **votes.METRICS,
@@ -266,11 +266,7 @@ LABEL = PredictionType(
     },
     default="accuracy",
     tables=_label_tables,
-    groupings=lambda tables: (
-        {"text length": by_length(tables, "texts")}
-        | votes.groupings(tables)
-        | hierarchy.by_level(tables)
-    ),
+    groupings=lambda tables: {"text length": by_length(tables, "texts")},
     further_scores=hierarchy.level_scores,
     classes=Classes("label", {"{}": item_counts}, confusions=True),
     one_class=True,
@@ -340,7 +336,6 @@ LABELS = PredictionType(
     default="micro_f1",
     tables=_with_label_items,
     calibrated=_every_label,
-    groupings=hierarchy.by_level,
     further_scores=hierarchy.level_scores,
     classes=Classes("label", {"{}": item_counts}),
     **_SHARED,

@@ -1,8 +1,7 @@
 """Labeled spans of words, which may nest, and functions shared with tags that spell spans.
 
 A span is correct if start, end and label are. ``span_f1_strict`` is a micro average (on flat data,
-seqeval's strict mode), and ``span_f1_strict:TYPE`` the F1 of a type. Nested gold also has
-``span_f1_outermost``, ``span_f1_inner`` and counts of inner spans. A repeated span counts once.
+seqeval's strict mode), and ``span_f1_strict:TYPE`` the F1 of a type. A repeated span counts once.
 With characters there is also ``span_f1_characters``, in which gold that words cannot represent is
 missed.
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -60,9 +59,8 @@ SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
 
 # --- Sentences of all types ----------------------------------------------------------------------
 
-# The first value of each subgroup: lengths are in words, the first word of a sentence is at 1.
+# The first value of each subgroup of lengths in words.
 SENTENCE_LENGTHS = (1, 11, 21, 41, 81, 161)
-POSITIONS = (1, 2, 11, 51, 101, 201)
 
 
 def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
@@ -149,20 +147,6 @@ def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
     return counts
 
 
-def _is_nested(tables: Tables) -> Any:
-    return (tables.items.columns["gold_depth"] > 0).any()
-
-
-def _depth_counts(tables: Tables, inner: bool) -> np.ndarray:
-    # of inner or of outermost spans for ``subgroup_f1`` [N, 4]
-    items, counts = tables.items, []
-    for side in ("gold_depth", "predicted_depth"):
-        depth = items.columns[side]
-        chosen = depth > 0 if inner else depth == 0
-        counts += [by_example(tables, x) for x in (chosen, chosen & items.credit)]
-    return np.stack(counts, axis=-1)
-
-
 def subgroup_f1(sums: np.ndarray) -> np.ndarray:
     """The F1 of a subgroup of spans, from gold, found, predicted and correct [..., 4] -> [...].
 
@@ -192,13 +176,13 @@ def _character_counts(tables: Tables) -> np.ndarray:
 
 SPAN_METRICS = {
     **{
-        f"span_{rate}_{criterion}": Metric(counts, value, reported=False, analyzed=rate == "f1")
+        f"span_{rate}_{criterion}": Metric(counts, value, reported=False)
         for criterion in CRITERIA
         if criterion != "strict"
         for counts in (partial(_matching_counts, criterion=criterion),)
         for rate, value in RATES.items()
     },
-    "span_f1_macro": Metric(class_counts, macro_f1, reported=False, analyzed=True),
+    "span_f1_macro": Metric(class_counts, macro_f1, reported=False),
     **ECE,
     **{
         f"span_{rate}_characters": Metric(
@@ -235,7 +219,7 @@ def _in_words(words: Sequence[str], value: Any, word: int) -> dict[str, Any] | N
 
 def span_groupings(tables: Tables) -> dict[str, Grouping]:
     """Divide spans by length, depth, position, and occurrence in training data."""
-    items, columns = tables.items, tables.items.columns
+    items = tables.items
     words = [example.words for example in tables.examples]
     example, sides = items.example.tolist(), (items.gold, items.predicted)
     spans = [pair for side in sides for pair in zip(example, side, strict=True)]
@@ -245,11 +229,14 @@ def span_groupings(tables: Tables) -> dict[str, Grouping]:
         return buckets(starts), names
 
     groups = {"length": by_size(_SPAN_LENGTHS, lambda _, span: span.end - span.start)}
-    if "gold_depth" in columns:
-        depth = np.concatenate([columns["gold_depth"], columns["predicted_depth"]]).tolist()
-        groups["depth"] = DEPTHS, ["" if n < 0 else DEPTHS[min(n, 3)] for n in depth]
+    if tables.schemes[0] is None:  # tags spell no span within another
+        depth_of = [list(map(depths, side)) for side in (tables.gold, tables.predicted)]
+        numbers = [
+            -1 if span is None else depth_of[index >= len(example)][i][span]
+            for index, (i, span) in enumerate(spans)
+        ]
+        groups["depth"] = DEPTHS, ["" if n < 0 else DEPTHS[min(n, 3)] for n in numbers]
     groups["sentence length"] = by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index]))
-    groups["first word"] = by_size(POSITIONS, lambda _, span: span.start + 1)
     if tables.vocabulary is not None:
         types_of, names = tables.vocabulary.entity_types, []
         for index, span in spans:
@@ -303,15 +290,7 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 def _with_items(tables: Tables) -> Tables:
     scores_by_span = [dict(zip(p.spans, p.scores, strict=True)) for p in tables.predictions]
     items = matched_items(tables.gold, tables.predicted, scores_by_span)
-    columns = dict(items.columns)
-    for name, side, sets in (
-        ("gold_depth", items.gold, tables.gold),
-        ("predicted_depth", items.predicted, tables.predicted),
-    ):
-        by_example = list(map(depths, sets))
-        pairs = zip(items.example.tolist(), side, strict=True)
-        columns[name] = np.array([-1 if s is None else by_example[i][s] for i, s in pairs], int)
-    return replace(tables, items=replace(items, columns=columns))
+    return replace(tables, items=items)
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
@@ -355,7 +334,6 @@ def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> 
     return detected
 
 
-_inner_counts = partial(_depth_counts, inner=True)
 SPANS = PredictionType(
     name="spans",
     wording=Wording(
@@ -366,13 +344,7 @@ SPANS = PredictionType(
     ),
     metrics={
         **rates("span_{}_strict"),
-        "span_f1_outermost": Metric(partial(_depth_counts, inner=False), subgroup_f1, _is_nested),
-        "span_f1_inner": Metric(_inner_counts, subgroup_f1, _is_nested),
         **SPAN_METRICS,
-        **{
-            name: Metric(_inner_counts, itemgetter((..., column)), _is_nested)
-            for name, column in (("inner_gold", 0), ("inner_predicted", 2), ("inner_found", 1))
-        },
     },
     default="span_f1_strict",
     gold=attrgetter("spans"),

@@ -58,56 +58,28 @@ def _f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def best_scores(
+def best_no_answer_threshold(
     gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float]
-) -> dict[str, float]:
-    """Compute the scores with the best threshold of the probability of no answer on these data.
+) -> float:
+    """Choose the least probability of no answer with which none is predicted, for the best F1.
 
-    As in the official evaluation, they bound the scores of a threshold that is chosen on other
-    data. ``best_exact_thresh`` and ``best_f1_thresh`` are the probabilities above which no answer
-    is predicted. If questions have equal probabilities, only the first of them may be answered.
+    It is in the middle between the probabilities of two questions.
 
     Args:
         gold: The gold answers of each question.
         best: The most probable answer to each question, also where none is predicted.
         no_answer: The probabilities of no answer.
     """
-    scores = {}
-    for name, exact in (("exact", True), ("f1", False)):
-        totals, thresholds = _totals(gold, best, no_answer, exact)
-        chosen = int(totals.argmax())
-        scores[f"best_{name}"] = float(totals[chosen]) / len(gold)
-        scores[f"best_{name}_thresh"] = float(thresholds[chosen])
-    return scores
-
-
-def best_no_answer_threshold(
-    gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float]
-) -> float:
-    """Choose the least probability of no answer with which none is predicted, for the best F1.
-
-    It is in the middle between the probabilities of two questions. The arguments are as for
-    ``best_scores``.
-    """
-    totals, thresholds = _totals(gold, best, no_answer, exact=False)
+    f1 = np.array([word_f1(*sides) for sides in zip(gold, best, strict=True)], dtype=np.float64)
+    none = np.array([float(not answers) for answers in gold])
+    wrong = np.array([float(bool(text)) for text in best])  # an answer where there is none
+    probabilities = np.asarray(no_answer, dtype=np.float64)
+    order = np.argsort(probabilities, kind="stable")
+    # the sums of F1 if the questions with the K lowest probabilities are answered, K from 0 to N
+    totals = none.sum() + np.append(0.0, np.cumsum(np.where(none > 0, -wrong, f1)[order]))
+    thresholds = np.append(0.0, probabilities[order])
     upper = np.append(thresholds[1:], max(1.0, thresholds[-1]))
     possible = upper > thresholds  # no threshold is between equal probabilities, or above 1
     possible[0] = True  # a threshold of 0 answers no question
     chosen = int(np.where(possible, totals, -np.inf).argmax())
     return float((thresholds[chosen] + upper[chosen]) / 2)
-
-
-def _totals(
-    gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float], exact: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    # the sums of scores if the questions with the K lowest probabilities are answered, K from 0 to
-    # N, and 0.0 with these sorted probabilities: each [N + 1]
-    score = exact_match if exact else word_f1
-    scores = np.array([score(*sides) for sides in zip(gold, best, strict=True)], dtype=np.float64)
-    none = np.array([float(not answers) for answers in gold])
-    wrong = np.array([float(bool(text)) for text in best])  # an answer where there is none
-    gains = np.where(none > 0, -wrong, scores)
-    probabilities = np.asarray(no_answer, dtype=np.float64)
-    order = np.argsort(probabilities, kind="stable")
-    totals = none.sum() + np.append(0.0, np.cumsum(gains[order]))
-    return totals, np.append(0.0, probabilities[order])

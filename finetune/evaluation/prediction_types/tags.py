@@ -46,7 +46,6 @@ from finetune.evaluation.metrics import (
     recall,
 )
 from finetune.evaluation.prediction_types.spans import (
-    POSITIONS,
     SENTENCE_LENGTHS,
     SPAN_METRICS,
     check_words,
@@ -179,10 +178,8 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
 def _groupings(tables: Tables) -> dict[str, Grouping]:
     sentences = [example.words for example in tables.examples]
     lengths = (bucket(len(words), SENTENCE_LENGTHS) for words in sentences for _ in words)
-    positions = (bucket(index + 1, POSITIONS) for words in sentences for index in range(len(words)))
     groups: dict[str, tuple[Any, Sequence[str]]] = {
         "sentence length": (lengths, buckets(SENTENCE_LENGTHS)),
-        "position": (positions, buckets(POSITIONS)),
     }
     if tables.vocabulary is not None:
         tags_of = tables.vocabulary.word_tags

@@ -6,28 +6,16 @@ bounds the scores: ``agreement``, the expected accuracy of one vote, and ``votes
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from finetune.data.labels import agreement, canonical_names
-from finetune.evaluation.items import Grouping, Tables, right_by_group
+from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import Metric, mean, means, ratio
 
 
 def has_votes(tables: Tables) -> bool:
     """Whether several annotators labeled some of the texts."""
     return any(example.votes is not None for example in tables.examples)
-
-
-def groupings(tables: Tables) -> dict[str, Grouping]:
-    """Group texts by the agreement of their annotators, if there are votes."""
-    names = ("unanimous", "majority", "tied", "without votes")
-    if not has_votes(tables):
-        return {}
-    votes = (example.votes for example in tables.examples)
-    groups = (names[3] if of_text is None else agreement(of_text)[0] for of_text in votes)
-    return {"votes": right_by_group(tables.items, groups, names, "texts")}
 
 
 def _has_distributions(tables: Tables) -> bool:
@@ -62,13 +50,6 @@ def _soft_cross_entropies(tables: Tables) -> np.ndarray:
     return means(0.0 - (shares * np.log(np.maximum(probabilities, 1e-6))).sum(-1))
 
 
-def _divergences(tables: Tables) -> np.ndarray:
-    # in bits: 0 for equal distributions, 1 for those without a common label (Lin 1991)
-    sides = _distributions(tables)
-    both = _entropies((sides[0] + sides[1]) / 2)
-    return means((both - sum(map(_entropies, sides)) / 2).clip(0) / math.log(2))
-
-
 def _majority_shares(tables: Tables) -> np.ndarray:
     votes = (example.votes for example in tables.examples)
     return np.array([(agreement(of_text)[1], 1) if of_text else (0, 0) for of_text in votes])
@@ -81,7 +62,6 @@ def _entropies_of_votes(tables: Tables) -> np.ndarray:
 
 METRICS = {
     "soft_cross_entropy": Metric(_soft_cross_entropies, mean, _has_distributions),
-    "jensen_shannon": Metric(_divergences, mean, _has_distributions),
     "agreement": Metric(_majority_shares, mean, has_votes),
     "votes_entropy": Metric(_entropies_of_votes, mean, has_votes),
 }
