@@ -167,7 +167,7 @@ def seconds_of_steps(
         return [RowShape.of(group) for group in groups]
 
     encoder, num_steps = head.encoder, FEWEST_STEPS if replayed else 0
-    replaying = replayed_passes(encoder, shapes, num_steps, gradients=step.masters.gradients)
+    replaying = replayed_passes(encoder, shapes, num_steps, step.masters)
     with memory_kept(), fast_dropout(head), replaying:
         warm = batches[:WARM_STEPS] if encoder.graphs is None else [*batches] * SIGHTINGS
         take_steps(warm)

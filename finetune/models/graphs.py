@@ -13,12 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from finetune.models.packing import TooMuchPadding
 from finetune.models.recording import WRONG_FILLERS, CudaRecorder, PassKey, Recording
@@ -27,6 +27,7 @@ from finetune.types import Batch
 
 if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
+    from finetune.models.master_weights import MasterWeights
 
 DEVICE = "cuda"
 NUM_PREDICTED_SIZES = 3
@@ -43,12 +44,11 @@ class EncoderGraphs:
     """Runs the passes of an encoder on packed rows in fixed shapes, and replays recorded ones.
 
     Args:
-        encoder: The encoder, on its device. No weight is added from now on; if one is exchanged,
-            its passes are recorded again.
+        encoder: The encoder, on its device. No weight is added from now on.
         shapes: The shapes of rows.
         recorder: Records passes; None runs all plainly.
+        masters: The weights of a training. Without them only passes without gradients are recorded.
         report: Gets one sentence if recordings cannot be used.
-        gradients: Tensors for the gradients of some weights; new ones hold the others.
     """
 
     def __init__(
@@ -56,19 +56,14 @@ class EncoderGraphs:
         encoder: Encoder,
         shapes: RowShapes,
         recorder: CudaRecorder | None = None,
+        masters: MasterWeights | None = None,
         report: Callable[[str], object] = print,
-        gradients: Mapping[nn.Parameter, Tensor] | None = None,
     ) -> None:
         self.encoder, self.shapes, self.recorder, self.report = encoder, shapes, recorder, report
-        self.trained = encoder.trained_parameters()
+        self.masters, self.is_trained = masters, bool(encoder.trained_parameters())
         self.read = [*encoder.model.parameters(), *encoder.model.buffers()]
         self.seen: Counter[PassKey] = Counter()
-        self.recordings: dict[PassKey, tuple[list[int], Recording]] = {}
-        """The recorded passes, and the addresses of the weights that they read."""
-        self.plain: set[PassKey] = set()
-        """The passes that are not recorded, as attention would be mostly padding."""
-        self.gradients = dict(gradients or {})
-        """The tensors that hold the gradients of all recordings."""
+        self.recordings: dict[PassKey, Recording] = {}
 
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy of an encoder has none
@@ -83,52 +78,46 @@ class EncoderGraphs:
         if self.encoder.num_token_types > 1 and batch.token_type_ids is None:
             batch = replace(batch, token_type_ids=torch.zeros_like(batch.input_ids))
         row, num_tokens = with_fillers(batch, shape), len(batch.input_ids)
-        if self.recorder is not None:
+        if recorder := self.recorder:
             device = batch.input_ids.device.type
             key = PassKey(
                 shape,
                 tuple(layers),
-                torch.is_grad_enabled() and bool(self.trained),
+                torch.is_grad_enabled() and self.is_trained,
                 self.encoder.model.training,
                 (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
+                tuple([tensor.data_ptr() for tensor in self.read]),
             )
-            if recording := self._recording(self.recorder, key, batch, row):
-                return recording.replay(row, num_tokens)
-            if self.recorder.failure == WRONG_FILLERS:
+            waits = recorder.waiting is not None and recorder.waiting() is not None
+            if not (recorder.failure or waits or (key.has_gradients and self.masters is None)):
+                if key not in self.recordings:
+                    self._sight(recorder, key, batch, row)
+                if recording := self.recordings.get(key):
+                    return recording.replay(row, num_tokens)
+            if recorder.failure == WRONG_FILLERS:
                 return None
         states = self.encoder.packed_states(row, layers, shape=shape)
         return [state[:num_tokens] for state in states]
 
-    def _recording(
-        self, recorder: CudaRecorder, key: PassKey, batch: Batch, row: Batch
-    ) -> Recording | None:
-        waits = recorder.waiting is not None and recorder.waiting() is not None
-        if recorder.failure or waits or key in self.plain:
-            return None
-        addresses = [tensor.data_ptr() for tensor in self.read]
-        before, recording = self.recordings.get(key, ([], None))
-        if before == addresses:
-            return recording
+    def _sight(self, recorder: CudaRecorder, key: PassKey, batch: Batch, row: Batch) -> None:
         self.seen[key] += 1
-        if self.seen[key] < (SIGHTINGS if key.training else PREDICTED_SIGHTINGS):
-            return None
-        random_state = recorder.random.get_rng_state()
+        if self.seen[key] != (SIGHTINGS if key.training else PREDICTED_SIGHTINGS):
+            return
+        random_state, masters = recorder.random.get_rng_state(), self.masters
         try:
-            recording = Recording(self.encoder, key, self.trained, row, self.gradients)
-            if not self.recordings:
-                recording.require_equal_without_fillers(batch)
-            recording.record(recorder)
-            self.recordings[key] = addresses, recording
-            return recording
+            with masters.encoder_gradients(add=False) if masters else contextlib.nullcontext():
+                recording = Recording(self.encoder, key, row, masters)
+                if not self.recordings:
+                    recording.require_equal_without_fillers(batch)
+                recording.record(recorder)
+            self.recordings[key] = recording
         except TooMuchPadding:
-            self.plain.add(key)
-            return None
+            pass  # attention would be mostly padding: this shape runs plainly
         except Exception as error:  # out of memory is one of them
             self.recordings.clear()
             message = " ".join(str(error).split()) or type(error).__name__
             recorder.failure = f"{message:.200}"
             self.report(f"CUDA graphs are not used: {recorder.failure}")
-            return None
         finally:
             recorder.random.set_rng_state(random_state)
 
@@ -155,8 +144,8 @@ def replayed_passes(
     encoder: Encoder,
     rows: Callable[[], Sequence[RowShape]],
     num_steps: int | None = None,
+    masters: MasterWeights | None = None,
     report: Callable[[str], object] = print,
-    gradients: Mapping[nn.Parameter, Tensor] | None = None,
 ) -> Iterator[None]:
     """Context in which an encoder on a GPU computes rows of fixed shapes, which are replayed.
 
@@ -165,8 +154,8 @@ def replayed_passes(
         rows: Returns the sizes of all rows, or of a sample.
         num_steps: Number of steps of a training; less than ``FEWEST_STEPS`` run plainly. None for
             predictions, whose recordings stay for later rows of similar sizes.
+        masters: The weights of the training.
         report: Gets a sentence if graphs cannot be used.
-        gradients: As for ``EncoderGraphs``.
     """
     before, predicting = encoder.graphs, num_steps is None
     if reason_to_run_plainly(encoder, predicting=predicting) or not (sizes := rows()):
@@ -176,11 +165,11 @@ def replayed_passes(
         if encoder.graphs is None or not encoder.graphs.shapes.suits(sizes, best):
             recorder = new_recorder() if before is None else before.recorder
             shapes = best.with_room(encoder.max_length)
-            encoder.graphs = EncoderGraphs(encoder, shapes, recorder, report)
+            encoder.graphs = EncoderGraphs(encoder, shapes, recorder, None, report)
             encoder.prediction_graphs = encoder.graphs
     else:
         recorder = new_recorder() if num_steps >= FEWEST_STEPS else None
-        encoder.graphs = EncoderGraphs(encoder, RowShapes.of(sizes), recorder, report, gradients)
+        encoder.graphs = EncoderGraphs(encoder, RowShapes.of(sizes), recorder, masters, report)
         encoder.prediction_graphs = None  # there are adapters now
     try:
         yield
@@ -198,10 +187,11 @@ def new_recorder() -> CudaRecorder | None:
 def use_of_graphs(encoder: Encoder) -> str:
     """How the passes of an encoder in training run, for the metadata of a run."""
     if (graphs := encoder.graphs) is None:
-        return f"not used: {reason_to_run_plainly(encoder)}"
-    if graphs.recordings:
+        reason = reason_to_run_plainly(encoder)
+    elif graphs.recordings:
         return f"used for {len(graphs.recordings)} shapes"
-    if graphs.plain:
-        return "not used: padding all sequences to the longest one is too much for attention"
-    failure = "" if graphs.recorder is None else graphs.recorder.failure
-    return f"not used: {failure or 'turned off, or too few steps'}"
+    elif graphs.recorder is None:
+        reason = "turned off, or too few steps"
+    else:
+        reason = graphs.recorder.failure or "attention would mostly compute padding"
+    return f"not used: {reason}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -40,10 +40,8 @@ def half_weights(model: Any) -> list[nn.Parameter]:
     encoder = model if isinstance(model, Encoder) else model.encoder
     if family_of(encoder.model) is None or not encoder.family.half_precision:
         return []
-    modules = (module for module in model.modules() if not isinstance(module, FLOAT32_MODULES))
-    weights = (weight for module in modules for weight in module.parameters(recurse=False))
-    by_id = {id(weight): weight for weight in weights if weight.dtype == torch.float32}
-    return list(by_id.values())
+    weights = _weights_outside(model, FLOAT32_MODULES)
+    return [weight for weight in weights if weight.dtype == torch.float32]
 
 
 def cast_weights(model: Any, precision: str) -> None:
@@ -58,55 +56,61 @@ def casting(model: Any, precision: str, device: torch.device) -> Any:
     return autocast("fp32" if is_half else precision, device)
 
 
-class _Flat:
-    """Weights end to end: float32, those that the model reads, and float32 gradients."""
+class Place(NamedTuple):
+    """The place of a weight in a tensor that the optimizer updates."""
 
-    def __init__(self, weights: Mapping[str, nn.Parameter], dtype: torch.dtype) -> None:
-        self.names, self.weights = list(weights), list(weights.values())
+    updated: Tensor
+    start: int
+    shape: torch.Size
+
+    def of(self, values: Tensor) -> Tensor:
+        """The part of a tensor of the size of ``updated`` that belongs to the weight."""
+        return values.view(-1)[self.start : self.start + self.shape.numel()].view(self.shape)
+
+
+class _Flat:
+    """Weights end to end: the float32 ones, those that the model reads, and their gradients."""
+
+    filled = False
+    """Whether a weight has a gradient in this step."""
+
+    def __init__(
+        self, named: Mapping[str, nn.Parameter], dtype: torch.dtype, *, of_encoder: bool
+    ) -> None:
+        self.of_encoder, self.weights = of_encoder, list(named.values())
         sizes = [-(-weight.numel() // _ALIGNMENT) * _ALIGNMENT for weight in self.weights]
-        self.starts = list(accumulate(sizes, initial=0))
-        self.master = torch.zeros(self.starts[-1], device=self.weights[0].device)
-        self.masters = self.views(self.master)
+        self.master = self.weights[0].detach().new_zeros(sum(sizes))
+        starts = zip(named, accumulate(sizes, initial=0), self.weights, strict=False)
+        self.places = {name: Place(self.master, start, w.shape) for name, start, w in starts}
+        self.masters = self._parts(self.master)
         torch._foreach_copy_(self.masters, [weight.data for weight in self.weights])
         self.working, self.gradient = self.master.to(dtype), torch.zeros_like(self.master)
-        self.gradients = self.views(self.gradient)
-        self.filled: set[int] = set()
-        """The weights with a gradient in this step."""
-        for weight, values in zip(self.weights, self.views(self.working), strict=True):
+        self.gradients = self._parts(self.gradient)
+        for weight, values in zip(self.weights, self._parts(self.working), strict=True):
             weight.data = values
 
-    @property
-    def empty(self) -> list[int]:
-        """The weights without a gradient in this step."""
-        return [number for number in range(len(self.weights)) if number not in self.filled]
-
-    def views(self, flat: Tensor) -> list[Tensor]:
-        """The parts of a flat tensor, in the shapes of the weights."""
-        return [
-            flat[start : start + weight.numel()].view(weight.shape)
-            for start, weight in zip(self.starts, self.weights, strict=False)
-        ]
+    def _parts(self, flat: Tensor) -> list[Tensor]:
+        return [place.of(flat) for place in self.places.values()]
 
 
 class MasterWeights:
-    """Float32 weights and gradients of a model that trains in bfloat16, or in float32.
+    """Float32 weights and gradients of a model that trains in bfloat16, or on a GPU.
 
-    The weights of the model become views of a flat tensor, bfloat16 or float32, for each group of
-    the optimizer, and in it for the encoder and each module above. The optimizer updates flat
-    float32 tensors in their place. A weight without a gradient in a step stays as it is.
+    The weights of the model become views of flat tensors: one for each group of the optimizer, and
+    in it for the encoder and each module above. The optimizer updates flat float32 tensors. Those
+    without a gradient in a step stay as they are; in others a missing gradient of a weight is 0.
 
-    All weights stay in place and nothing is flat in ``fp16``, for families that need autocast, and
-    in ``fp32`` for passes that are not recorded as CUDA graphs, as on a CPU.
+    Weights that the model reads in float32 lie in flat tensors only where passes are recorded as
+    CUDA graphs, since moving gradients costs time and memory.
 
     In each step come the backward passes, with ``add_gradients`` after each, ``gradients_of_step``,
-    and the update of the optimizer within ``updating``.
+    the update of the optimizer, and ``end_step``.
 
     Attributes:
-        precision: See above.
+        precision: ``bf16``, ``fp16`` or ``fp32``.
         groups: The groups of the optimizer.
-        working: The weights that are views of flat tensors.
-        gradients: The float32 gradients of float32 weights among them.
-        shapes: The shapes of all trained weights by name.
+        places: The place of each trained weight by name.
+        gradients: The float32 gradients of the weights in flat tensors.
     """
 
     def __init__(
@@ -126,95 +130,88 @@ class MasterWeights:
         """
         self.precision, self._whole = precision, whole
         self.groups: list[dict[str, Any]] = []
-        self.shapes: dict[str, torch.Size] = {}
+        self.places: dict[str, Place] = {}
+        self.gradients: dict[nn.Parameter, Tensor] = {}
+        self._masters: dict[nn.Parameter, Tensor] = {}
         self._flats: list[_Flat] = []
-        self._plain: dict[nn.Parameter, str] = {}
-        encoder, dtype = model if isinstance(model, Encoder) else model.encoder, DTYPES[precision]
-        # else it costs a copy of the gradients, and their memory
-        in_fp32 = precision == "fp32" and not reason_to_run_plainly(encoder)
-        is_flat = in_fp32 or precision == "bf16"
-        flat_weights = {id(weight): weight for weight in half_weights(model)} if is_flat else {}
-        of_encoder = {id(weight) for weight in encoder.trained_parameters().values()}
+        encoder = model if isinstance(model, Encoder) else model.encoder
+        half = set(half_weights(model)) if precision == "bf16" else set[nn.Parameter]()
+        is_recorded = not reason_to_run_plainly(encoder)
+        flat_weights = set(_weights_outside(model, nn.RNNBase)) if is_recorded else half
+        of_encoder = set(encoder.trained_parameters().values())
         for group in groups:
-            parts: dict[str, dict[str, nn.Parameter]] = {}
-            plain: dict[nn.Parameter, str] = {}
+            parts: dict[Any, dict[str, nn.Parameter]] = {}
+            updated: list[Tensor] = []
             for name, weight in zip(group["names"], group["params"], strict=True):
-                self.shapes[name] = weight.shape
-                if flat_weights.pop(id(weight), None) is None:
-                    plain[weight] = name
+                if weight in flat_weights:
+                    part = "" if weight in of_encoder else ".".join(name.split(".")[:2])
+                    dtype = torch.bfloat16 if weight in half else weight.dtype
+                    parts.setdefault((part, dtype), {})[name] = weight
                 else:
-                    part = "" if id(weight) in of_encoder else ".".join(name.split(".")[:2])
-                    parts.setdefault(part, {})[name] = weight
-            flats = [_Flat(weights, dtype) for weights in parts.values()]
-            self._flats += flats
-            self._plain |= plain
-            self.groups.append({**group, "params": [*(flat.master for flat in flats), *plain]})
-        self.working = [weight for flat in self._flats for weight in flat.weights]
-        self._float32 = [
-            pair for flat in self._flats for pair in zip(flat.weights, flat.masters, strict=True)
-        ]
-        for weight in flat_weights.values():  # frozen
-            self._float32.append((weight, weight.data))
-            weight.data = weight.data.to(dtype)
-        self.gradients = {
-            weight: gradient
-            for flat in self._flats
-            for weight, gradient in zip(flat.weights, flat.gradients, strict=True)
-            if in_fp32
-        }
+                    updated.append(weight)
+                    self.places[name] = Place(weight, 0, weight.shape)
+            for (part, dtype), named in parts.items():
+                flat = _Flat(named, dtype, of_encoder=not part)
+                updated.append(flat.master)
+                self.places |= flat.places
+                self._flats.append(flat)
+                self._masters |= zip(flat.weights, flat.masters, strict=True)
+                self.gradients |= zip(flat.weights, flat.gradients, strict=True)
+            self.groups.append({**group, "params": updated})
+        for weight in half - self._masters.keys():  # frozen
+            self._masters[weight] = weight.data
+            weight.data = weight.data.bfloat16()
 
     def add_gradients(self) -> None:
-        """Move the gradients of the working weights to the float32 gradients, which add up.
-
-        Those of float32 weights lie there from then on.
-        """
-        new: tuple[list[Tensor], list[Tensor]] = [], []
-        more: tuple[list[Tensor], list[Tensor]] = [], []
+        """Move the gradients of a backward pass to the float32 gradients, which add up."""
         for flat in self._flats:
-            for number, weight in enumerate(flat.weights):
-                if weight.grad is None:
-                    continue
-                total = self.gradients.get(weight)
-                if weight.grad is not total:
-                    is_more = total is None and number in flat.filled
-                    targets, gradients = more if is_more else new
-                    targets.append(flat.gradients[number])
-                    gradients.append(weight.grad)
-                    weight.grad = total
-                flat.filled.add(number)
-        if new[0]:
-            torch._foreach_copy_(*new)
-        if more[0]:
-            torch._foreach_add_(*more)
-
-    def gradients_of_step(self) -> list[Tensor]:
-        """All gradients of the step, in flat tensors with 0 for weights without one."""
-        for flat in self._flats:
-            if empty := [flat.gradients[number] for number in flat.empty]:
-                torch._foreach_zero_(empty)
-        plain = [grad for weight in self._plain if (grad := weight.grad) is not None]
-        return [*(flat.gradient for flat in self._flats), *plain]
+            pairs = zip(flat.gradients, flat.weights, strict=True)
+            moved = [(total, weight.grad) for total, weight in pairs if weight.grad is not None]
+            if moved:
+                if not flat.filled and len(moved) < len(flat.weights):
+                    flat.gradient.zero_()
+                add: Any = torch._foreach_add_ if flat.filled else torch._foreach_copy_
+                add(*zip(*moved, strict=True))
+                flat.filled = True
+                for weight in flat.weights:
+                    weight.grad = None
 
     @contextlib.contextmanager
-    def updating(self) -> Iterator[None]:
-        """Give the optimizer the gradients of the step; then write new weights to the model."""
-        before = []
+    def encoder_gradients(self, *, add: bool) -> Iterator[None]:
+        """Let recorded passes overwrite the gradients of the encoder within a ``with`` block.
+
+        At its end those that the step has before are added again, or else they are put back.
+        """
+        flats = [flat for flat in self._flats if flat.of_encoder]
+        before = [(flat.gradient, flat.gradient.clone()) for flat in flats if flat.filled]
+        try:
+            yield
+        finally:
+            for gradient, values in before:
+                gradient.add_(values) if add else gradient.copy_(values)
+            for flat in flats:
+                flat.filled |= add
+
+    def gradients_of_step(self) -> list[Tensor]:
+        """Give the gradients of the step to the optimizer, and return all of them."""
         for flat in self._flats:
             flat.master.grad = flat.gradient if flat.filled else None
-            masters = [flat.masters[number] for number in flat.empty if flat.filled]
-            before += [(master, master.clone()) for master in masters]
-            flat.filled.clear()
-        yield
-        for master, values in before:
-            master.copy_(values)
+        updated = [weight for group in self.groups for weight in group["params"]]
+        return [weight.grad for weight in updated if weight.grad is not None]
+
+    def end_step(self) -> None:
+        """Drop the gradients of the step, and write the new weights to the model."""
+        for group in self.groups:
+            for updated in group["params"]:
+                updated.grad = None
+        for flat in self._flats:
+            flat.filled = False
         self._write_working()
-        for weight in (*self._plain, *self.gradients):
-            weight.grad = None
 
     def _write_working(self) -> None:
-        if self._flats and not self.gradients:
-            masters = [flat.master for flat in self._flats]
-            torch._foreach_copy_([flat.working for flat in self._flats], masters)
+        if flats := [flat for flat in self._flats if flat.working is not flat.master]:
+            masters = [flat.master for flat in flats]
+            torch._foreach_copy_([flat.working for flat in flats], masters)
 
     @contextlib.contextmanager
     def float32(self) -> Iterator[None]:
@@ -222,14 +219,14 @@ class MasterWeights:
 
         A model that trains a part of its embeddings has all of them there.
         """
-        half = [weight.data for weight, _ in self._float32]
-        for weight, data in self._float32:
-            weight.data = data
+        working = [(weight, weight.data) for weight in self._masters]
+        for weight, master in self._masters.items():
+            weight.data = master
         try:
             with self._whole():
                 yield
         finally:
-            for (weight, _), data in zip(self._float32, half, strict=True):
+            for weight, data in working:
                 weight.data = data
             self._write_working()
 
@@ -238,35 +235,36 @@ class MasterWeights:
 
     def __exit__(self, *error: object) -> None:
         """Leave the model with float32 weights of its own."""
-        for weight, data in self._float32:
-            weight.grad, weight.data = None, data.clone()
+        for weight, master in self._masters.items():
+            weight.grad, weight.data = None, master.clone()
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
         """The state of an optimizer for each weight by name, such as AdamW's moments."""
-        moments: dict[str, dict[str, Tensor]] = {}
-        for updated, names, views in self._updated():
-            for moment, values in optimizer.state.get(updated, {}).items():
-                parts = views(values) if values.ndim else [values.clone() for _ in names]
-                for name, part in zip(names, parts, strict=True):
-                    moments.setdefault(name, {})[moment] = part
-        return moments
+        return {
+            name: {
+                moment: place.of(values) if values.ndim else values.clone()
+                for moment, values in optimizer.state[place.updated].items()
+            }
+            for name, place in self.places.items()
+            if place.updated in optimizer.state
+        }
 
     def load_moments(
         self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """Restore the result of ``moments``."""
-        for updated, names, views in self._updated():
-            for number, name in enumerate(names):
-                for moment, value in moments.get(name, {}).items():
-                    state = optimizer.state[updated]
-                    if value.ndim:
-                        values = state.setdefault(moment, torch.zeros_like(updated))
-                        views(values)[number].copy_(value)
-                    else:
-                        state[moment] = value.to(updated.device)
+        for name, values in moments.items():
+            place = self.places[name]
+            state = optimizer.state[place.updated]
+            for moment, value in values.items():
+                if value.ndim:
+                    whole = state.setdefault(moment, torch.zeros_like(place.updated))
+                    place.of(whole).copy_(value)
+                else:
+                    state[moment] = value.to(place.updated.device)
 
-    def _updated(self) -> Iterator[tuple[Tensor, list[str], Callable[[Tensor], list[Tensor]]]]:
-        for flat in self._flats:
-            yield flat.master, flat.names, flat.views
-        for weight, name in self._plain.items():
-            yield weight, [name], lambda values: [values]
+
+def _weights_outside(model: nn.Module, modules: Any) -> dict[nn.Parameter, None]:
+    """The weights of a model, but the own ones of some classes of modules."""
+    others = (module for module in model.modules() if not isinstance(module, modules))
+    return dict.fromkeys(w for module in others for w in module.parameters(recurse=False))

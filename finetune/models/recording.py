@@ -7,12 +7,12 @@ only one of them may wait for its backward pass.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from finetune.models.dropout import same_modes
@@ -21,6 +21,7 @@ from finetune.types import Batch
 
 if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
+    from finetune.models.master_weights import MasterWeights
 
 T = TypeVar("T")
 Action = Callable[[], None]
@@ -76,6 +77,8 @@ class PassKey(NamedTuple):
     has_gradients: bool
     training: bool
     autocast: tuple[bool, torch.dtype]
+    addresses: tuple[int, ...]
+    """Those of the weights: if one is exchanged, passes are recorded again."""
 
 
 class Recording:
@@ -86,31 +89,22 @@ class Recording:
     Args:
         encoder: The encoder.
         key: The key of the passes.
-        trained: The weights with a gradient, by name.
         row: The first row of the shape. Replays write others over a copy of it.
-        buffers: The tensors that hold the gradients of all recordings. Missing ones are added.
+        masters: The weights, whose gradients backward passes overwrite.
     """
 
     def __init__(
-        self,
-        encoder: Encoder,
-        key: PassKey,
-        trained: Mapping[str, nn.Parameter],
-        row: Batch,
-        buffers: dict[nn.Parameter, Tensor],
+        self, encoder: Encoder, key: PassKey, row: Batch, masters: MasterWeights | None
     ) -> None:
-        self.encoder, self.key, self.buffers = encoder, key, buffers
+        self.encoder, self.key, self.masters = encoder, key, masters
         self.row = replace(row.each(torch.clone), lengths=(), targets={}, host=None)
-        weights = trained if key.has_gradients else {}
+        weights = encoder.trained_parameters() if masters and key.has_gradients else {}
         self.leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-        self.used = dict(weights)
-        """The weights that have a gradient here."""
+        self.gradients = [masters.gradients[weight] for weight in weights.values() if masters]
         self.live: list[Tensor] = []
         """The last states, with their autograd graph."""
         self.above: list[Tensor] = []
         """The gradients of the states."""
-        self.gradients: dict[nn.Parameter, Tensor] = {}
-        """Those of the weights in ``used``."""
         self.anchor = torch.zeros((), device=row.input_ids.device, requires_grad=bool(weights))
 
     def states(self, row: Batch, shape: RowShape | None) -> list[Tensor]:
@@ -134,30 +128,19 @@ class Recording:
         return [state.detach() for state in self.live]
 
     def backward(self) -> list[Tensor]:
-        """Compute the gradients of the weights in ``used``, which then leaves out the others."""
-        if not self.key.has_gradients:
+        """Compute the gradients of the weights."""
+        if not self.leaves:
             return []
-        outputs = [state for state in self.live if state.requires_grad]
         pairs = zip(self.live, self.above, strict=True)
-        above = [gradient[: len(state)] for state, gradient in pairs if state.requires_grad]
-        leaves = [self.leaves[name] for name in self.used]
-        gradients = torch.autograd.grad(outputs, leaves, above, allow_unused=True)
-        named = zip(self.used.items(), gradients, strict=True)
-        self.used = {name: weight for (name, weight), gradient in named if gradient is not None}
-        return [gradient for gradient in gradients if gradient is not None]
+        outputs = [(state, above[: len(state)]) for state, above in pairs if state.requires_grad]
+        states, gradients = zip(*outputs, strict=True)
+        leaves = list(self.leaves.values())
+        return list(torch.autograd.grad(states, leaves, gradients, materialize_grads=True))
 
-    def hold(self, gradients: list[Tensor]) -> None:
-        """Copy the gradients of a backward pass to the tensors that hold those of all recordings.
-
-        A second set of gradients, which are as large as the weights, need not stay.
-        """
-        self.gradients = {
-            weight: self.buffers.setdefault(weight, torch.empty_like(weight))
-            for weight in self.used.values()
-        }
-        self.keep_gradients()
-        if self.gradients:
-            torch._foreach_copy_(list(self.gradients.values()), gradients)
+    def write_gradients(self) -> list[Tensor]:
+        """Write the gradients of the weights over those of the step; there are no other results."""
+        torch._foreach_copy_(self.gradients, self.backward())
+        return []
 
     def require_equal_without_fillers(self, batch: Batch) -> None:
         """Compare passes without dropout: rounding is all that fillers may change in a batch.
@@ -170,21 +153,18 @@ class Recording:
             for row, shape in ((self.row, self.key.shape), (batch, None)):
                 states = self.states(row, shape)
                 self.live = [state[: len(batch.input_ids)] for state in states]
-                results.append([state.detach() for state in self.live])
-                gradients = self.backward()
-                if shape is not None:
-                    self.hold(gradients)
-                    del gradients
+                results.append(([state.detach() for state in self.live], self.backward()))
         self.live.clear()  # else its nodes would tie the recording to the stream of this check
         enabled, dtype = self.key.autocast
         tolerance = 2 * torch.finfo(dtype if enabled else states[0].dtype).eps ** 0.5
+        (states, gradients), (others, other_gradients) = results
         equal = [
             ((new - old).float().norm(dim=1) <= tolerance * old.float().norm(dim=1)).all()
-            for new, old in zip(*results, strict=True)
+            for new, old in zip(states, others, strict=True)
         ]
         if gradients:
-            difference = _distances(list(self.gradients.values()), gradients).norm()
-            equal.append(difference <= tolerance * _norms(gradients).norm())
+            difference = _distances(gradients, other_gradients).norm()
+            equal.append(difference <= tolerance * _norms(other_gradients).norm())
         if not torch.stack(equal).all():
             raise RuntimeError(WRONG_FILLERS)
 
@@ -199,33 +179,20 @@ class Recording:
             recorder.random.set_rng_state(random_state)
             return self.forward() + self.backward()
 
-        results = recorder.warm_up(plain)
-        self.hold(results[len(self.live) :])
-        results.clear()
-        buffers = list(self.gradients.values())
+        recorder.warm_up(plain)
         self.replay_forward, self.results = recorder.record(self.forward)
-        if buffers:
-
-            def backward() -> list[Tensor]:
-                torch._foreach_copy_(buffers, self.backward())
-                return []
-
-            self.replay_backward, _ = recorder.record(backward)
+        if self.leaves:
+            self.replay_backward, _ = recorder.record(self.write_gradients)
         self.live.clear()  # its memory is free for the next recording
         recorder.random.set_rng_state(random_state)
         self.replay_forward()
-        if buffers:
+        if self.leaves:
             self.replay_backward()
-        replayed, first = [*self.results, *buffers], recorder.warm_up(plain)
-        if not all(map(torch.equal, replayed, first)):
+        replayed, first = [*self.results, *self.gradients], recorder.warm_up(plain)
+        pairs = zip(replayed, first, strict=True)
+        if not all(torch.equal(new, old.to(new.dtype)) for new, old in pairs):
             _require_similar(replayed, first, lambda: recorder.warm_up(plain))
         self.live.clear()
-
-    def keep_gradients(self) -> None:
-        """Copy gradients of earlier passes, which the next replay would overwrite."""
-        for weight, buffer in self.gradients.items():
-            if weight.grad is buffer:
-                weight.grad = buffer.clone()
 
     def replay(self, row: Batch, num_tokens: int) -> list[Tensor]:
         """Compute the states of another row, and cut the fillers off."""
@@ -254,13 +221,8 @@ class _Replay(torch.autograd.Function):
         for above, gradient in zip(recording.above, gradients, strict=True):
             above[: len(gradient)].copy_(gradient)
             above[len(gradient) :].zero_()
-        recording.keep_gradients()
-        recording.replay_backward()
-        if earlier := [weight for weight in recording.gradients if weight.grad is not None]:
-            buffers = [recording.gradients[weight] for weight in earlier]
-            torch._foreach_add_(buffers, [weight.grad for weight in earlier])
-        for weight, buffer in recording.gradients.items():
-            weight.grad = buffer
+        with recording.masters.encoder_gradients(add=True):
+            recording.replay_backward()
         return None, None, None
 
 

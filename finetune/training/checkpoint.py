@@ -84,8 +84,8 @@ def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) 
     for key, value in load_file(str(folder / OPTIMIZER)).items():
         name, _, moment = key.rpartition(".")
         moments.setdefault(name, {})[moment] = value
-    shapes = {name: values["exp_avg"].shape for name, values in moments.items()}
-    if any(masters.shapes.get(name) != shape for name, shape in shapes.items()):
+    shapes = {name: place.shape for name, place in masters.places.items()}
+    if any(shapes.get(name) != values["exp_avg"].shape for name, values in moments.items()):
         raise UserError(
             f"{folder.parent}: its weights have other names or shapes, as an earlier version, or "
             "other data that use other subwords, train them: train again with another --out."

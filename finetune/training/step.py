@@ -101,8 +101,8 @@ class Step:
         torch._foreach_mul_(gradients, scale.clamp_max(1.0) / divisor)
 
         # the update of the float32 weights
-        with self.masters.updating():
-            self.scaler.step(self.optimizer)
+        self.scaler.step(self.optimizer)
+        self.masters.end_step()
         self.scaler.update()
         if self.scaler.is_enabled():
             diverging = self.scaler.scale(torch.ones_like(norm)) < 1

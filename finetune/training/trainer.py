@@ -195,9 +195,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
         for scorer in scorers.values():
             scorer.masters, encoder = masters, scorer.model.encoder
             shapes = partial(scorer.data.row_shapes, scorer.model.texts_per_sequence)
-            replaying = replayed_passes(
-                encoder, shapes, schedule.num_steps, reporter.log, masters.gradients
-            )
+            replaying = replayed_passes(encoder, shapes, schedule.num_steps, masters, reporter.log)
             restored.enter_context(replaying)
 
         # restore or begin

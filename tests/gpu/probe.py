@@ -228,7 +228,7 @@ def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:
         step([batch], weight=1.0, lr_factor=1.0)
 
     sizes = [RowShape.of(batch) for batch in batches]
-    shapes = replayed_passes(head.encoder, lambda: sizes, FEWEST_STEPS, gradients=masters.gradients)
+    shapes = replayed_passes(head.encoder, lambda: sizes, FEWEST_STEPS, masters)
     with shapes if replayed else contextlib.nullcontext():
         if replayed:
             for batch in batches * 2:

@@ -26,6 +26,7 @@ from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES
 from finetune.models.graphs import EncoderGraphs
 from finetune.models.heads.pretrained import SequenceClassifier
+from finetune.models.master_weights import MasterWeights
 from finetune.models.packing import PackedCall
 from finetune.models.recording import PassKey, Recording
 from finetune.models.shapes import MULTIPLE, RowShape, RowShapes, best_sizes, with_fillers
@@ -101,28 +102,45 @@ def encoder_of(family: str = "bert", p: float = 0.1, **changes: Any) -> Encoder:
     return Encoder(tiny.model(family, dropout=p, **changes).double().train())
 
 
-def gradients_of(encoder: Encoder) -> list[Tensor]:
-    return [weight.grad for weight in encoder.parameters() if weight.grad is not None]
+def replaying(
+    encoder: Encoder, recorder: CallAgain | None, report: Callable[[str], object] = pytest.fail
+) -> MasterWeights:
+    """Let an encoder replay its passes in training; its weights and gradients are flat."""
+    trained = {n: weight for n, weight in encoder.named_parameters() if weight.requires_grad}
+    group = {"names": list(trained), "params": list(trained.values())}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "DEVICE", encoder.model.device.type)
+        masters = MasterWeights(encoder, [group], "fp32")
+    encoder.graphs = EncoderGraphs(encoder, SHAPES, recorder, masters, report)
+    return masters
+
+
+def backward(masters: MasterWeights, loss: Tensor) -> None:
+    loss.backward()
+    masters.add_gradients()
+
+
+def gradients_of(masters: MasterWeights) -> list[Tensor]:
+    return [gradient.clone() for gradient in masters.gradients_of_step()]
 
 
 def steps(
     encoder: Encoder, batches: Sequence[Batch], recorder: CallAgain | None, **options: Any
 ) -> tuple[list[Tensor], EncoderGraphs]:
     """States and gradients of two steps, and the state of the generator after them."""
-    options = {"report": pytest.fail, **options}
-    encoder.graphs = EncoderGraphs(encoder, SHAPES, recorder, **options)
-    results = []
+    masters, results = replaying(encoder, recorder, **options), []
     for step in range(2):
         torch.manual_seed(step)
         for batch in batches:
             hidden = encoder(batch)
-            (hidden**3).sum().backward()
+            backward(masters, (hidden**3).sum())
             results.append(hidden.detach())
-        results += [gradient.clone() for gradient in gradients_of(encoder)]
-        encoder.zero_grad()
+        results += gradients_of(masters)
+        masters.end_step()
         with torch.no_grad():
             for weight in encoder.parameters():
                 weight.mul_(1.01)
+    assert encoder.graphs is not None
     return [*results, torch.get_rng_state()], encoder.graphs
 
 
@@ -192,13 +210,13 @@ def test_hidden_states_of_layers_are_replayed(with_head: bool) -> None:
             name = fx.checkpoint("bert", dropout=0.1)
             head = SequenceClassifier.from_pretrained(name, labels=["a", "b"]).double().train()
             encoder, read = head.encoder, head.with_states
-        encoder.graphs = EncoderGraphs(encoder, SHAPES, recorder, report=pytest.fail)
+        masters = replaying(encoder, recorder)
         for seed in (1, 2):
             torch.manual_seed(seed)
             output, states = (read or encoder)(batch_of(seed, encoder.model), [0, 1])
-            ((output**3).sum() + sum((state**2).sum() for state in states)).backward()
-        assert bool(encoder.graphs.recordings) == (recorder is not None)
-        results.append([output, *states, *gradients_of(encoder)])
+            backward(masters, (output**3).sum() + sum((state**2).sum() for state in states))
+        assert encoder.graphs and bool(encoder.graphs.recordings) == (recorder is not None)
+        results.append([output, *states, *gradients_of(masters)])
     assert all(map(torch.equal, *results))
 
 
@@ -217,7 +235,7 @@ def test_another_pass_between_forward_and_backward_runs_plainly() -> None:
     encoder = encoder_of()
     results = []
     for each, recorder in ((copy.deepcopy(encoder), None), (encoder, Pool())):
-        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
+        masters = replaying(each, recorder)
         torch.manual_seed(3)
         batch = batch_of(1, each.model)
         each(batch).sum()  # dropped: it waits for nothing
@@ -225,15 +243,15 @@ def test_another_pass_between_forward_and_backward_runs_plainly() -> None:
         with torch.no_grad():
             third = each(batch)
         assert not torch.equal(first, second), "passes draw different masks"
-        ((first - second) ** 2 * first).sum().backward()
-        results.append([first, second, third, *gradients_of(each)])
+        backward(masters, ((first - second) ** 2 * first).sum())
+        results.append([first, second, third, *gradients_of(masters)])
     assert all(map(torch.equal, *results))
 
 
 def test_passes_without_gradients_come_first_and_again_with_them() -> None:
     """As GradCache repeats them, with equal masks."""
     encoder = encoder_of()
-    encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
+    masters = replaying(encoder, Pool())
     batches, before = seeds(1, 2), []
     for grad in (False, True):
         for seed, batch in enumerate(batches):
@@ -244,7 +262,7 @@ def test_passes_without_gradients_come_first_and_again_with_them() -> None:
                 before.append(hidden)
             else:
                 assert torch.equal(hidden, before[seed])
-                hidden.sum().backward()
+                backward(masters, hidden.sum())
 
 
 def test_gradients_of_other_passes_add_up() -> None:
@@ -254,13 +272,13 @@ def test_gradients_of_other_passes_add_up() -> None:
     results = []
     for each, recorder in ((copy.deepcopy(encoder), None), (encoder, Pool())):
         table = each.model.get_input_embeddings().weight
-        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
+        masters = replaying(each, recorder)
         for step in range(2):
-            each.zero_grad()
+            masters.end_step()
             for seed in (1, 2, 3):
                 torch.manual_seed(seed + step)
-                (each(batch_of(seed, each.model)) @ table.T).square().sum().backward()
-        results.append(gradients_of(each))
+                backward(masters, (each(batch_of(seed, each.model)) @ table.T).square().sum())
+        results.append(gradients_of(masters))
     for plain, replayed in zip(*results, strict=True):
         torch.testing.assert_close(replayed, plain, rtol=1e-12, atol=1e-12)
 
@@ -333,7 +351,7 @@ def test_wrong_fillers_are_seen_before_any_replay(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(attention, "_flash", one_sequence)
     encoder, said, batch = encoder_of(p=0.0), list[str](), seeds(1)[0]
     expected = copy.deepcopy(encoder)(batch)
-    encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=said.append)
+    replaying(encoder, Pool(), said.append)
     assert torch.equal(encoder(batch), expected) and torch.equal(encoder(batch), expected)
     assert said == ["CUDA graphs are not used: filling sequences change the states of others"]
 
@@ -342,17 +360,17 @@ def test_no_graph_of_the_check_of_fillers_is_alive_in_a_recording() -> None:
     """A CUDA graph cannot record nodes that were made on another stream."""
     encoder = encoder_of()
     batch = batch_of(1, encoder.model)
-    key = PassKey(SHAPES.shape_of(RowShape.of(batch)), (), True, True, (False, torch.float32))
-    row = with_fillers(batch, key.shape)
-    recording = Recording(encoder, key, encoder.trained_parameters(), row, {})
+    key = PassKey(SHAPES.shape_of(RowShape.of(batch)), (), True, True, (False, torch.float32), ())
+    masters = replaying(encoder, None)
+    recording = Recording(encoder, key, with_fillers(batch, key.shape), masters)
     recording.require_equal_without_fillers(batch)
     assert recording.gradients and not recording.live
 
 
 def test_exchanged_weights_are_recorded_again() -> None:
     encoder = encoder_of()
-    encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
     plain = copy.deepcopy(encoder)
+    masters = replaying(encoder, Pool())
     for change in (False, True):
         for each in (plain, encoder):
             weight = each.model.encoder.layer[0].output.dense.weight
@@ -362,7 +380,7 @@ def test_exchanged_weights_are_recorded_again() -> None:
         expected = plain(seeds(1)[0])
         torch.manual_seed(0)
         found = encoder(seeds(1)[0])
-        found.sum().backward()
+        backward(masters, found.sum())
         plain.graphs = EncoderGraphs(plain, SHAPES, None)
     assert torch.equal(found, expected)
 
@@ -386,14 +404,14 @@ def test_passes_under_autocast_are_replayed() -> None:
     """As training in fp16 runs them: the weights are float32."""
     encoder, results = Encoder(tiny.model("bert", dropout=0.1).train()), []
     for each, recorder in ((copy.deepcopy(encoder), None), (encoder, Pool())):
-        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
+        masters = replaying(each, recorder)
         for seed in (1, 2, 3):
             torch.manual_seed(seed)
             with torch.autocast("cpu", torch.bfloat16):
                 hidden = each(batch_of(seed, each.model))
-            (hidden.float() ** 3).sum().backward()
-        assert bool(each.graphs.recordings) == (recorder is not None)
-        results.append([hidden, *gradients_of(each)])
+            backward(masters, (hidden.float() ** 3).sum())
+        assert each.graphs and bool(each.graphs.recordings) == (recorder is not None)
+        results.append([hidden, *gradients_of(masters)])
     assert all(map(torch.equal, *results))
 
 
@@ -403,9 +421,8 @@ def test_attention_by_groups_is_not_recorded(monkeypatch: pytest.MonkeyPatch) ->
     encoder = encoder_of()
     plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2), None)
     found, run = steps(encoder, seeds(1, 2), Pool(), report=pytest.fail)
-    assert run.plain and not run.recordings and not run.recorder.failure
-    encoder.graphs = run
-    assert graphs.use_of_graphs(encoder).endswith("to the longest one is too much for attention")
+    assert not run.recordings and run.recorder and not run.recorder.failure
+    assert graphs.use_of_graphs(encoder).endswith("attention would mostly compute padding")
     assert all(map(torch.equal, plain, found))
 
 
@@ -417,10 +434,11 @@ def test_a_pass_is_recorded_when_its_shape_occurs_often(
     monkeypatch.setattr(graphs, "SIGHTINGS", 3)
     monkeypatch.setattr(graphs, "PREDICTED_SIGHTINGS", 5)
     encoder = encoder_of().train(training)
-    encoder.graphs = EncoderGraphs(encoder, SHAPES, Pool(), report=pytest.fail)
+    replaying(encoder, Pool())
     for number in range(3 if training else 5):
-        assert not encoder.graphs.recordings, number
-        encoder(seeds(1)[0])
+        assert encoder.graphs and not encoder.graphs.recordings, number
+        with torch.set_grad_enabled(training):
+            encoder(seeds(1)[0])
     assert len(encoder.graphs.recordings) == 1
 
 
@@ -483,12 +501,13 @@ def test_a_row_is_filled_up_to_its_shape_by_sequences(lengths: list[int], held: 
 def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
     encoder = Encoder(tiny.model(family, dropout=0.1).to(DEVICE).train())
     batch = batch_of(1, encoder.model)
-    key = PassKey(RowShape(160, 16, 24), (1,), True, True, (False, torch.float32))
+    key = PassKey(RowShape(160, 16, 24), (1,), True, True, (False, torch.float32), ())
     row = with_fillers(batch, key.shape).to(DEVICE)
-    recording = Recording(encoder, key, encoder.trained_parameters(), row, {})
+    recording = Recording(encoder, key, row, replaying(encoder, None))
     with finding_waits() as waits:
         recording.forward()
-        assert len(recording.backward()) > 10
+        recording.write_gradients()
+    assert len(recording.gradients) > 10
     assert not waits, "\n".join(waits)
 
 
@@ -658,11 +677,12 @@ def test_passes_that_are_turned_off_or_few_run_plainly(
     monkeypatch.setattr(graphs, "CudaRecorder", Pool)
     monkeypatch.setenv("FINETUNE_CUDA_GRAPHS", variable)
     encoder = encoder_of()
-    with graphs.replayed_passes(encoder, lambda: [RowShape(96, 8, 24)], steps):
+    masters = replaying(encoder, None)
+    with graphs.replayed_passes(encoder, lambda: [RowShape(96, 8, 24)], steps, masters):
         encoder(batch_of(1, encoder.model, 4))
         assert graphs.use_of_graphs(encoder) == use
         encoder.prediction_graphs = encoder.graphs
-    assert encoder.graphs is encoder.prediction_graphs is None, "its memory is free"
+    assert encoder.prediction_graphs is None, "its memory is free"
 
 
 @pytest.mark.slow

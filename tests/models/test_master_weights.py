@@ -138,7 +138,7 @@ def test_weights_are_those_of_a_plain_loop(name: str, precision: str) -> None:
     with prepared(name, precision) as (task, head, batches):
         before = {name: weight.detach().clone() for name, weight in head.named_parameters()}
         step = step_of(task, head, precision)
-        working = step.masters.working
+        working = step.masters.gradients.keys()
         assert bool(working) == (precision == "bf16" or graphs.DEVICE == "cpu")
         for micro_batches in batches:
             step(micro_batches, weight=1.0, lr_factor=1.0)
@@ -196,8 +196,8 @@ def train_heads(precision: str, turns: str, saved_after: int | None = None) -> d
         masters.add_gradients()
         gradients = masters.gradients_of_step()
         torch._foreach_mul_(gradients, 1 / torch.stack(torch._foreach_norm(gradients)).norm())
-        with masters.updating():
-            optimizer.step()
+        optimizer.step()
+        masters.end_step()
     found = {f"{n}/{k}": v for n, s in masters.moments(optimizer).items() for k, v in s.items()}
     with masters.float32():
         return found | {name: value.clone() for name, value in model.state_dict().items()}
@@ -233,7 +233,7 @@ def test_families_that_need_autocast_keep_float32_weights() -> None:
     config = fx.config("classify", model=fx.checkpoint("deberta"), precision="bf16")
     task, _ = fx.load(config)
     step = step_of(task, task.model(), "bf16")
-    assert not step.masters.working
+    assert not step.masters.gradients
     with step.casting:
         assert torch.get_autocast_dtype("cpu") == torch.bfloat16 and torch.is_autocast_enabled(
             "cpu"
