@@ -9,12 +9,10 @@ relation. Other lines (events E, attributes A and M, normalizations N, equivalen
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.annotation.rows import OTHER_COLUMNS, AnnotatedRow, Omissions, counted
+from finetune.annotation.rows import counted
 from finetune.data.dataset import DataError
 from finetune.data.files import IGNORED_NAMES, read_characters, read_lines
 from finetune.data.token_rows import TokenRow, covers, read_relations, with_spans
@@ -142,42 +140,3 @@ def _read_standoff(path: Path, encoding: str) -> _Standoff:
                 f"(for text) or one of {' '.join(_SKIPPED_PREFIXES)}."
             )
     return _Standoff(spans, locations, relations, num_skipped)
-
-
-def write_documents(rows: Sequence[AnnotatedRow], folder: Path, omitted: Omissions) -> None:
-    """Write a document for each row, named by its id."""
-    names: set[str] = set()
-    width = len(str(len(rows)))
-    for number, row in enumerate(rows, 1):
-        name, key = f"{number:0{width}}", row.example.key
-        if key is not None and re.fullmatch(r"\w[\w.-]*", str(key)):
-            name = str(key)
-        if name in names or (key is not None and name != str(key)):
-            omitted["with ids that repeat or cannot name a file", "numbered"].append(row.name)
-            name = f"row-{number:0{width}}"
-        names.add(name)
-        if row.others or row.example.document not in (None, key):
-            omitted[OTHER_COLUMNS].append(row.name)
-        text = row.example.text or ""
-        # the reader, like others, drops a byte order mark
-        mark = "\ufeff" if text.startswith("\ufeff") else ""
-        (folder / f"{name}.txt").write_bytes((mark + text).encode())
-        if row.example.spans is not None:
-            lines = [
-                f"T{index}\t{label} {_fragments(text, start, end)}\t"
-                + re.sub("[\t\r\n]+", " ", text[start:end])
-                + "\n"
-                for index, (start, end, label) in enumerate(row.character_spans, 1)
-            ]
-            lines += [
-                f"R{index}\t{relation['label']} Arg1:T{relation['subject'] + 1} "
-                f"Arg2:T{relation['object'] + 1}\n"
-                for index, relation in enumerate(row.relations or (), 1)
-            ]
-            (folder / f"{name}.ann").write_bytes("".join(lines).encode())
-
-
-def _fragments(text: str, start: int, end: int) -> str:
-    inside = [start, *(p for p in range(start, end) if text[p] in "\r\n"), end]
-    ranges = [(left + (text[left] in "\r\n"), right) for left, right in pairwise(inside)]
-    return ";".join(f"{left} {right}" for left, right in ranges if left < right)

@@ -11,18 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.annotation import brat, doccano, label_studio, prodigy, spacy
+from finetune.annotation import doccano, label_studio
 from finetune.annotation.reading import read_annotations
 from finetune.annotation.rows import (
     LEFT_OUT,
-    OTHER_COLUMNS,
     AnnotatedRow,
     Annotations,
     Omissions,
     counted,
     merged,
-    outermost,
-    prodigy_tokens,
     with_text,
 )
 from finetune.cli.output import show
@@ -30,17 +27,14 @@ from finetune.data.spans import overlapping, split_offsets
 from finetune.data.tag_schemes import spans_to_tags
 from finetune.data.tokens import split_at_gold
 from finetune.data.word_splitting import split_words
-from finetune.runtime.files import replace_file, replace_folder
+from finetune.runtime.files import replace_file
 from finetune.runtime.row_files import write_rows
-from finetune.types import UserError, quantity
+from finetune.types import Span, UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.annotation.commands import Convert
 
-_WITH_RELATIONS = ("jsonl", "json", "brat", "label-studio")
-_WITHOUT_WORDS = ("doccano", "label-studio", "brat", "spacy")
-_TOOLS = ("prodigy", "doccano", "label-studio", "brat", "spacy")
-_OTHERS = {"text": "jsonl, prodigy, doccano or label-studio", "tags": "jsonl or conll"}
+_TOOLS = ("doccano", "label-studio")
 
 
 def check_format(annotations: Annotations, to: str) -> None:
@@ -48,30 +42,25 @@ def check_format(annotations: Annotations, to: str) -> None:
     examples = [row.example for row in annotations.rows]
     problem = legal = ""
     if annotations.input_type == "text":
-        legal = "jsonl or label-studio"
-        if to in ("conll", "brat", "spacy"):
-            problem, legal = "texts with labels, and this format annotates words", _OTHERS["text"]
-        elif to in ("prodigy", "doccano") and any(
-            type(example.label) is float for example in examples
-        ):
-            problem = "numbers as labels, and this tool has names"
-    elif any(example.tags is not None and example.spans is None for example in examples):
-        legal = _OTHERS["tags"]
-        problem = "" if to not in _TOOLS else "tags that spell no spans"
-    if to in ("conll", "brat") and not problem:
-        names = {
-            span.label
-            for example in examples
-            for span in (*(example.spans or ()), *example.misaligned)
-        }
-        if odd := sorted(name for name in names if re.search(r"\s", name)):
-            problem, legal = f"a label with white space, {odd[0]!r}", _OTHERS["text"]
+        if to == "conll":
+            problem = "texts with labels, and this format annotates words"
+            legal = "jsonl, doccano or label-studio"
+        elif to == "doccano" and any(type(example.label) is float for example in examples):
+            problem, legal = "numbers as labels, and this tool has names", "jsonl or label-studio"
+    elif to in _TOOLS:
+        if any(example.tags is not None and example.spans is None for example in examples):
+            problem, legal = "tags that spell no spans", "jsonl or conll"
+    elif to == "conll":
+        spans = (span for e in examples for span in (*(e.spans or ()), *e.misaligned))
+        if odd := sorted({span.label for span in spans if re.search(r"\s", span.label)}):
+            problem = f"a label with white space, {odd[0]!r}"
+            legal = "jsonl, doccano or label-studio"
     if problem:
         raise UserError(f"--to {to}: the data have {problem}: choose {legal}.")
 
 
 def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[list[str], int]:
-    """Write the file of a format (for brat a folder); return lines about omissions.
+    """Write the file of a format; return lines about omissions.
 
     The second value is the number of rows that are written.
     """
@@ -87,13 +76,13 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
             lambda example: example.votes,
         ),
         (
-            of_words and to not in _WITH_RELATIONS,
+            of_words and to in ("conll", "doccano"),
             "with relations between spans",
             "the relations are not written",
             lambda example: example.relations,
         ),
         (
-            of_words and to in _WITHOUT_WORDS,
+            of_words and to in _TOOLS,
             "with words that begin or end with invisible characters",
             "a reader of their text leaves these characters out of its words",
             lambda example: not all(map(_is_visible, example.words)),
@@ -102,36 +91,23 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
     for applies, which, what, has_more in losses:
         if applies and (names := [row.name for row in rows if has_more(row.example)]):
             omitted[which, what] = names
-    if of_words and to != "conll":
-        is_plain = to not in _TOOLS  # then words may be without a text
+    if of_words and to != "conll":  # in JSON Lines, words may be without a text
         rows = [
-            row if is_plain and row.example.text is None else with_text(row, omitted)
+            row if to == "jsonl" and row.example.text is None else with_text(row, omitted)
             for row in rows
         ]
-    if to == "brat":
-        with replace_folder(output) as folder:
-            brat.write_documents(rows, folder, omitted)
-    elif to == "conll":
+    if to == "conll":
         with replace_file(output, follow=True) as file:
             file.writelines(_conll(rows, omitted))
+    elif to == "label-studio":
+        write_rows(output, label_studio.write_tasks(rows))
+    elif to == "doccano":
+        write_rows(output, map(doccano.write_row, rows))
+    elif of_words:
+        write_rows(output, map(_plain_words, rows))
     else:
-        output_rows: Any
-        if to == "spacy":
-            output_rows = spacy.write_pairs(rows, omitted)
-        elif to == "label-studio":
-            output_rows = label_studio.write_tasks(rows)
-        elif to == "doccano":
-            output_rows = map(doccano.write_row, rows)
-        elif to == "prodigy" and of_words:
-            output_rows = (prodigy.write_spans(row, omitted) for row in rows)
-        elif to == "prodigy":
-            output_rows = prodigy.write_choices(rows)
-        elif of_words:
-            output_rows = map(_plain_words, rows)
-        else:
-            has_votes = any(row.example.votes for row in rows)
-            output_rows = (_plain_text(row, has_votes) for row in rows)
-        write_rows(output, output_rows)
+        has_votes = any(row.example.votes for row in rows)
+        write_rows(output, (_plain_text(row, has_votes) for row in rows))
     notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
     left_out = sum(len(ids) for (_, what), ids in omitted.items() if what == LEFT_OUT)
     return notes, len(rows) - left_out
@@ -167,7 +143,11 @@ def _plain_words(row: AnnotatedRow) -> dict[str, Any]:
         if row.relations is not None:
             offsets = split_offsets(offsets, row.character_spans)
         if example.offsets is not None and tuple(example.offsets) != offsets:
-            values["tokens"] = prodigy_tokens(example)
+            pairs = zip(example.words, example.offsets, strict=True)
+            values["tokens"] = [
+                {"text": word, "start": start, "end": end, "id": number}
+                for number, (word, (start, end)) in enumerate(pairs)
+            ]
         if example.spans is not None:
             values["spans"] = [span._asdict() for span in row.character_spans]
     if row.relations is not None:
@@ -195,7 +175,8 @@ def _conll(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[str]:
             omitted["with words that columns cannot hold", LEFT_OUT].append(row.name)
             continue
         if row.others:
-            omitted[OTHER_COLUMNS].append(row.name)
+            what = "the other columns are not written"
+            omitted["with columns besides words and labels", what].append(row.name)
         if example.text is not None and example.text != " ".join(example.words):
             omitted["with a text", "words are written, its white space is not"].append(row.name)
         if example.document not in (None, document):
@@ -205,7 +186,7 @@ def _conll(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[str]:
             yield f"# sent_id = {_one_line(example.key)}\n"
         tags: Sequence[str] | None = example.tags
         if example.spans is not None:
-            kept = outermost(example.spans)
+            kept = _outermost(example.spans)
             if len(kept) < len(example.spans) or example.misaligned:
                 what = "the outermost are written"
                 omitted["with spans that overlap", what].append(row.name)
@@ -213,6 +194,15 @@ def _conll(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[str]:
         for index, word in enumerate(example.words):
             yield f"{word}\t{tags[index]}\n" if tags is not None else f"{word}\n"
         yield "\n"
+
+
+def _outermost(spans: Sequence[Span]) -> list[Span]:
+    # of spans that overlap, the first and longest
+    kept: list[Span] = []
+    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
+        if not kept or span.start >= kept[-1].end:
+            kept.append(span)
+    return kept
 
 
 def _one_line(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.annotation import brat, doccano, inclusive, label_studio, prodigy, spacy
+from finetune.annotation import brat, doccano, inclusive, label_studio, prodigy
 from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, Annotations, counted
 from finetune.config.recipes import local_path
 from finetune.config.values import conforms
@@ -97,7 +97,7 @@ def read_annotations(
 
 def rows_of_tool(value: Any, where: str) -> Iterator[Row]:
     """Yield the rows of a JSON value of a tool's export; other objects are rows as they are."""
-    if spacy.is_pair(value):
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):  # of spaCy
         value = {"text": value[0], **value[1]}
     if not isinstance(value, dict):
         raise not_an_object(value, where)

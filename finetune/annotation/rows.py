@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
@@ -17,8 +17,6 @@ Omissions = defaultdict[tuple[str, str], list[str]]
 """Names of the rows that a format cannot hold in full, by a problem and its consequence."""
 LEFT_OUT = "left out"
 """Consequence for rows that a format cannot hold at all."""
-OTHER_COLUMNS = ("with columns besides words and labels", "the other columns are not written")
-"""Problem and consequence of rows that lose columns."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +103,6 @@ def merged(
     return {**joined, **last}
 
 
-def prodigy_tokens(example: TokenExample) -> list[dict[str, Any]]:
-    """The words of a text with their characters, as Prodigy has them."""
-    pairs = zip(example.words, example.offsets or (), strict=True)
-    return [
-        {"text": word, "start": start, "end": end, "id": number}
-        for number, (word, (start, end)) in enumerate(pairs)
-    ]
-
-
 def with_text(row: AnnotatedRow, omitted: Omissions) -> AnnotatedRow:
     """Give the words of a row a text, joined by blanks if it has none; drop and count spans of
     empty words."""
@@ -131,12 +120,3 @@ def with_text(row: AnnotatedRow, omitted: Omissions) -> AnnotatedRow:
             omitted["with spans of empty words", "these spans are not written"].append(row.name)
             example = replace(example, spans=kept)
     return replace(row, example=example)
-
-
-def outermost(spans: Iterable[Span]) -> list[Span]:
-    """Of spans that overlap, the first and longest."""
-    kept: list[Span] = []
-    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
-        if not kept or span.start >= kept[-1].end:
-            kept.append(span)
-    return kept

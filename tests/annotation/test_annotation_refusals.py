@@ -21,12 +21,10 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 NOT_HERE = "a task that is not supported here"
 REFUSED = {
     "convert labels.jsonl --to conll --out o.conll": "--to conll: the data have texts with labels",
-    "convert labels.jsonl --to brat --out .": "--out . exists: name an empty or absent folder",
     "convert labels.jsonl --to jsonl --out labels.jsonl": "would overwrite the input",
     "convert labels.jsonl --to doccano --out o.json": "o.json",
-    "convert spans.jsonl --to brat --out brat": "a label with white space, 'x y'",
+    "convert spans.jsonl --to conll --out o.conll": "a label with white space, 'x y'",
     "convert numbers.jsonl --to doccano --out o.jsonl": "numbers as labels",
-    "convert numbers.jsonl --to prodigy --out o.jsonl": "choose jsonl or label-studio",
     "convert answers.jsonl --to jsonl --out o.jsonl": f"questions of qa, {NOT_HERE}",
     "convert answered.jsonl --to jsonl --out o.jsonl": f"questions of qa, {NOT_HERE}",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import defaultdict
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from finetune.annotation.conversion import check_format, write_annotations
 from finetune.annotation.reading import read_annotations
-from finetune.annotation.rows import OTHER_COLUMNS, Annotations, with_text
+from finetune.annotation.rows import Annotations, with_text
 from finetune.data import DataError, read_text, read_tokens
 from finetune.data.spans import chars_to_words
 from finetune.data.word_splitting import split_words
@@ -21,15 +20,14 @@ from finetune.types import Span, TextExample, UserError
 from tests.command import run
 from tests.small_data import write_jsonl
 
-TOOLS = ("jsonl", "prodigy", "doccano", "label-studio")
-SUFFIX = {"label-studio": ".json", "conll": ".conll", "spacy": ".json"}
+TOOLS = ("jsonl", "doccano", "label-studio")
+SUFFIX = {"label-studio": ".json", "conll": ".conll"}
 
 
 def converted(annotations: Annotations, to: str, folder) -> tuple[Annotations, list[str]]:
     """Write annotations in a format and read them again."""
     check_format(annotations, to)
-    path = folder / ("brat" if to == "brat" else f"out{SUFFIX.get(to, '.jsonl')}")
-    shutil.rmtree(path, ignore_errors=True)
+    path = folder / f"out{SUFFIX.get(to, '.jsonl')}"
     notes, _ = write_annotations(annotations, to, path)
     return read_annotations(path), notes
 
@@ -73,26 +71,14 @@ def spans(tmp_path) -> Annotations:
     return read_annotations(write_jsonl(tmp_path / "spans.jsonl", rows))
 
 
-def test_spans_in_brat(spans: Annotations, tmp_path):
-    again, notes = converted(spans, "brat", tmp_path)
-    assert content(again, False) == sorted((str(k), *rest) for k, *rest in content(spans, False))
-    assert (tmp_path / "brat" / "a1.txt").read_bytes() == TEXT.encode()
-    first = (tmp_path / "brat" / "a1.ann").read_text("utf-8").splitlines()[1]
-    assert first == "T2\tPER 2 11\tAnn 😀 Lee"  # code points, as Python counts
-    assert not (tmp_path / "brat" / "4.ann").exists()
-    assert notes == [f"4 rows {': '.join(OTHER_COLUMNS)} (a1, a2, a3, 4)"]
-    assert (tmp_path / "brat" / "a1.ann").read_text("utf-8").splitlines()[2] == (
-        "T3\tLAST 8 11;13 15\tLee of"
-    )
-
-
 def test_spans_in_columns(spans: Annotations, tmp_path):
     again, notes = converted(spans, "conll", tmp_path)
     found = [(row.example.key, [span.label for span in row.example.spans]) for row in again.rows]
     assert found == [("a1", ["PER", "GPE"]), ("a2", []), ("a3", ["X"])]
     assert again.rows[0].example.document == "d"
     assert notes == [
-        f"3 rows {': '.join(OTHER_COLUMNS)} (a1, a2, a3)",
+        "3 rows with columns besides words and labels: the other columns are not written "
+        "(a1, a2, a3)",
         "2 rows with a text: words are written, its white space is not (a1, a3)",
         "1 row with spans that overlap: the outermost are written (a1)",
         "1 row without tags or spans: left out (4)",
@@ -200,7 +186,6 @@ def test_predictions_become_suggestions(tmp_path):
     (task,) = written(annotations, "label-studio", tmp_path)
     assert task["annotations"] == []
     assert task["predictions"][0]["result"][0]["value"]["text"] == "Ann  Lee"
-    assert "answer" not in written(annotations, "prodigy", tmp_path)[0]
     del row["text"]
     with pytest.raises(DataError, match=r"offsets without a text: .* --keep-columns"):
         read_annotations(write_jsonl(tmp_path / "predictions.jsonl", [row]))
@@ -221,7 +206,7 @@ RELATED = {
 }
 
 
-@pytest.mark.parametrize("to", ["jsonl", "brat", "label-studio"])
+@pytest.mark.parametrize("to", ["jsonl", "label-studio"])
 def test_relations_stay(to: str, tmp_path):
     """Also of spans that end inside a word, and of a row that has none."""
     rows = [RELATED, {"id": "s", "text": "So", "spans": [], "relations": []}]
@@ -279,7 +264,7 @@ def span_rows(draw):
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(rows=span_rows(), to=st.sampled_from([*TOOLS, "brat"]))
+@given(rows=span_rows(), to=st.sampled_from(TOOLS))
 def test_any_spans(rows, to: str, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
     assume(any(row.get("spans") for row in rows))
@@ -321,7 +306,7 @@ def test_any_labels(data, form: str, pairs: bool, to: str, tmp_path_factory):
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), to=st.sampled_from([*TOOLS, "brat", "conll"]))
+@given(data=st.data(), to=st.sampled_from([*TOOLS, "conll"]))
 def test_any_words(data, to: str, tmp_path_factory):
     """Words without a text, with flat spans; columns leave out and count what they cannot hold."""
     folder = tmp_path_factory.mktemp("any")
@@ -376,30 +361,7 @@ def test_any_words_in_columns(tmp_path):
     assert [row.example.words for row in again.rows] == [("a", "x"), ("é😀", "x"), ("1", "x")]
 
 
-def test_pairs_of_spacy(tmp_path):
-    rows = [
-        {"id": "a", "text": TEXT, "spans": [dict(zip(KEYS, span, strict=True)) for span in SPANS]},
-        {"text": "Ann’s cat", "spans": [{"start": 0, "end": 2, "label": "ODD"}]},
-        {"text": "nobody", "spans": []},
-        {"text": "unknown"},
-    ]
-    annotations = read_annotations(write_jsonl(tmp_path / "a.jsonl", rows))
-    again, notes = converted(annotations, "spacy", tmp_path)
-    pairs = json.loads((tmp_path / "out.json").read_text("utf-8"))
-    assert pairs[0] == [TEXT, {"entities": [[2, 11, "PER"], [16, 25, "GPE"]]}]
-    assert pairs[1:] == [["Ann’s cat", {"entities": [[0, 2, "ODD"]]}], ["nobody", {"entities": []}]]
-    assert [row.example.text for row in again.rows] == [row["text"] for row in rows[:3]]
-    assert [*map(list, again.rows[0].character_spans)] == pairs[0][1]["entities"]
-    assert notes == [
-        "1 row with an id or other columns: they are not written (a)",
-        "1 row with spans that overlap: the outermost are written (a)",
-        "1 row without tags or spans: left out (4)",
-    ]
-    run("convert", tmp_path / "a.jsonl", "--to", "spacy", "--out", tmp_path / "o.json").ok()
-    assert json.loads((tmp_path / "o.json").read_text("utf-8")) == pairs
-
-
-@pytest.mark.parametrize("to", [*TOOLS, "brat", "spacy"])
+@pytest.mark.parametrize("to", TOOLS)
 def test_spans_of_empty_words_are_left_out(to: str, tmp_path):
     """They have no characters, and the readers refuse a span from 6 to 6."""
     words = ["Anna", "", "saw", "Oslo"]

@@ -40,7 +40,7 @@ EXAMPLES = ROOT / "examples" / "data"
 TABLES = ("table", "csv", "latex", "markdown", "json")
 ANALYSIS = {name: ["report", "--format", name] for name in TABLES}
 """How the analysis of predictions is asked for, by format."""
-CONVERTED = "jsonl json conll prodigy doccano label-studio brat".split()
+CONVERTED = {"jsonl": "jsonl", "conll": "conll", "doccano": "jsonl", "label-studio": "json"}
 TEXTS = (".jsonl", ".json", ".csv", ".html", ".md", ".parquet")
 """Files that are recorded by their content."""
 DAMAGED_FILES = 12
@@ -178,13 +178,9 @@ def of_data(recorder: Recorder) -> None:
         for name in ("table", "json"):
             record(f"data/{folder.name}/check/{name}", "check", folder, "--format", name)
         file = sorted(path for path in folder.rglob("*") if path.is_file())[0]
-        for name in CONVERTED:
-            out = workdir / "converted" / f"{folder.name}-{name}"
+        for name, suffix in CONVERTED.items():
+            out = workdir / "converted" / f"{folder.name}-{name}.{suffix}"
             out.parent.mkdir(exist_ok=True)
-            if name != "brat":
-                out = out.with_suffix({"label-studio": ".json", "conll": ".conll"}.get(name, ""))
-                out = out if out.suffix else out.with_suffix(f".{name}")
-                out = out.with_suffix(".jsonl") if name in ("prodigy", "doccano") else out
             own = f"data/{folder.name}/convert/{name}"
             record(own, "convert", file, "--to", name, "--out", out)
             if out.exists():
