@@ -135,7 +135,6 @@ COMMANDS = {
 PLUGINS = Registry[Any](
     {
         "predict wsd": "finetune.embeddings.senses:predict_senses",
-        "predict similarity": "finetune.embeddings.words_in_context:predict_pairs",
         "check --label-errors": "finetune.annotation.label_errors:find_label_errors",
     }
 )

@@ -32,9 +32,6 @@ from finetune.types import UserError
 if TYPE_CHECKING:
     from finetune.inference.embed import Embedder
 
-PREDICT_OPTIONS = ("folder", "file", "out", "encoding", "max_tokens")
-"""The options of `predict` that apply to the runs of all commands of the extension."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedderOptions(ModelArgument):
@@ -125,13 +122,13 @@ class Similarity(VectorOptions, OutOption, FormatOption, ResampleOptions, DataOp
 
     Examples:
         finetune similarity minilm --data stsb
-        finetune similarity minilm --data wic/ --threshold --out runs/wic
+        finetune similarity minilm --data wic/ --threshold
     """
 
     data: Annotated[str | None, DATA] = None
     """Pairs of texts as in training (file, folder or hub data set), with or without gold. Columns
-    `start`, `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between
-    white space) mark the word to compare in each text."""
+    `index` and `index_pair` mark the word to compare in each text, by its number among the words
+    between white space."""
     text: Annotated[str | None, DATA] = None
     """Text to compare with --pair, instead of --data."""
     pair: Annotated[str | None, DATA] = None
@@ -143,26 +140,21 @@ class Similarity(VectorOptions, OutOption, FormatOption, ResampleOptions, DataOp
     all words, without special tokens. `auto` compares words if the data mark them."""
     standardize: Annotated[str | None, Help("CORPUS", common=True)] = None
     """File or folder of texts for standardization: vectors are standardized over 1,000 of its
-    lines. With --threshold, `train` standardizes over the words of the training texts."""
+    lines."""
     resamples: int = 1000
     window: int | None = None
     """Number of words to read on each side of a word in context. Default: all words."""
     threshold: Annotated[bool, COMMON] = False
-    """Classify words in context by a threshold on their cosine. The threshold that separates the
-    labels of the train split best is scored on all splits and saved in a run folder for `finetune
-    predict`."""
+    """Classify words in context by a threshold on their cosine, which separates the labels of the
+    train split best."""
     out: Annotated[str | None, COMMON] = None
-    """File of predictions (.jsonl) for `finetune compare`, or with --threshold the run folder. The
-    prediction is the cosine, which is standardized with --standardize."""
+    """File of predictions (.jsonl) for `finetune compare`: cosines, which are standardized with
+    --standardize, or with --threshold labels."""
 
     def run(self) -> None:
         """Print the scores, or the cosines of pairs without gold."""
-        if self.threshold:
-            quiet_libraries()
-            from finetune.embeddings.words_in_context import fit_threshold
-
-            fit_threshold(self)
-            return
+        if self.threshold and self.data is None:
+            raise UserError("--threshold needs --data with a train split.")
         if (self.data is None) == (self.text is None):
             raise UserError("similarity needs either --data, or --text and --pair.")
         if (self.text is None) != (self.pair is None):

@@ -31,7 +31,7 @@ from finetune.cli.output import (
     write_run,
 )
 from finetune.data.json_files import read_object
-from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
+from finetune.embeddings.commands import layer_numbers
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.embeddings.wordnet import DATA_FILES, Inventory, pos_of, read_inventory
@@ -50,6 +50,9 @@ SENSES_FILE = "senses.json"
 VECTORS_FILE = "senses.safetensors"
 PRIORS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
 """The weights of the prior to try on the validation split."""
+
+PREDICT_OPTIONS = ("folder", "file", "text", "out", "encoding", "max_tokens", "inventory")
+"""The options of `predict` that apply to a run."""
 
 Lemma = tuple[str, str]
 """A lemma and its part of speech."""
@@ -354,7 +357,7 @@ def fit_senses(command: Wsd) -> None:
 
 def predict_senses(command: Predict) -> None:
     """Write the senses of the targets of --file, or print the senses of words in a --text."""
-    refuse_options(command, (*PREDICT_OPTIONS, "text", "inventory"), "a run of wsd")
+    refuse_options(command, PREDICT_OPTIONS, "a run of wsd")
     if command.text and command.out is not None:
         raise UserError("--text prints the senses of a sentence: leave --out out.")
     quiet_libraries()

@@ -24,9 +24,10 @@ from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.compared_words import TARGET_ROLES, Characters, word_locator
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
+from finetune.embeddings.words_in_context import Threshold, best_threshold, label_name
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import to_row
-from finetune.evaluation.significance import Estimate, count_metric, estimate
+from finetune.evaluation.significance import count_metric, estimate
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
 from finetune.types import TextExample, TextPrediction, UserError, quantity
@@ -221,15 +222,20 @@ def _with_context(
     return tuple(words[left:right]), slice(inside[0] - left, inside[-1] + 1 - left)
 
 
-def correlations(
-    gold: Sequence[float], predicted: Sequence[float], *, num_resamples: int = 1000, seed: int = 0
-) -> dict[str, Estimate]:
-    """Compute Spearman's and Pearson's correlation with gold, with 95 % bootstrap intervals."""
-    pairs = [TYPES["number"].of_values(gold, predicted)]
-    return {
-        name: estimate(count_metric(name, pairs), num_resamples=num_resamples, seed=seed)
-        for name in ("spearman", "pearson")
-    }
+def estimates(
+    command: Similarity, metrics: Sequence[str], gold: Sequence[Any], predicted: Sequence[Any]
+) -> dict[str, Any]:
+    """Compute metrics of labels or numbers with 95 % bootstrap intervals, for a row of a table."""
+    pairs = [TYPES["label" if isinstance(gold[0], str) else "number"].of_values(gold, predicted)]
+    row: dict[str, Any] = {}
+    for name in metrics:
+        counts = count_metric(name, pairs)
+        score = estimate(counts, num_resamples=command.resamples, seed=command.seed)
+        if command.format == "table":
+            row[name] = f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})"
+        else:
+            row |= {name: score.value, f"{name} low": score.low, f"{name} high": score.high}
+    return row
 
 
 def run_similarity(command: Similarity) -> None:
@@ -238,6 +244,9 @@ def run_similarity(command: Similarity) -> None:
         data = SimilarityData([TextExample(0, command.text or "", command.pair, where="--text")])
     else:
         data = read_similarity(command.data, split=command.split, **command.reading)
+    train: Sequence[TextExample] = ()
+    if command.threshold and command.data is not None:
+        train = read_similarity(command.data, split="train", **command.reading).pairs
     for note in data.notes:
         show(note, error=True)
     in_context = data.pairs[0].targets is not None
@@ -254,18 +263,27 @@ def run_similarity(command: Similarity) -> None:
         standardizer = fit_standardizer(embedder, lines, most=NUM_LINES, seed=command.seed)
         words = quantity(standardizer.count, unit)
         show(f"standardized over {words} of {command.standardize}", error=True)
-    cosines = compare_pairs(
-        embedder,
-        data.pairs,
-        standardizer=standardizer,
-        window=command.window,
-        reporter=Reporter(quiet=command.format != "table"),
-    )
+    options: dict[str, Any] = {
+        "standardizer": standardizer,
+        "window": command.window,
+        "reporter": Reporter(quiet=command.format != "table"),
+    }
+    cosines = compare_pairs(embedder, data.pairs, **options)
+    if command.threshold:
+        fitted = compare_pairs(embedder, train, **options)
+        thresholds = [best_threshold(of_train.values, train) for of_train in fitted]
+        return _print_thresholds(command, data, cosines, thresholds)
     if command.out is not None:
-        _write(command.out, data.pairs, cosines[-1])
+        _write(command.out, data.pairs, cosines[-1].values)
     gold = [pair.label for pair in data.pairs if isinstance(pair.label, float)]
     if LEAST_PAIRS <= len(gold) == len(data.pairs):
-        return _print_scores(command, data, cosines, gold)
+        scores = [
+            {"vectors": measured.name}
+            | estimates(command, ("spearman", "pearson"), gold, measured.values.tolist())
+            | {"expected cosine": measured.expected}
+            for measured in cosines
+        ]
+        return _print_scores(command, data, scores)
     names = ["cosine"] if len(cosines) == 1 else [measured.name for measured in cosines]
     rows = [
         (*(float(measured.values[number]) for measured in cosines), *_compared(pair))
@@ -274,40 +292,57 @@ def run_similarity(command: Similarity) -> None:
     return print_tables(command.format, ("", (*names, "first", "second"), rows))
 
 
+def _print_thresholds(
+    command: Similarity,
+    data: SimilarityData,
+    cosines: Sequence[Cosines],
+    thresholds: Sequence[Threshold],
+) -> None:
+    known = [number for number, pair in enumerate(data.pairs) if pair.label is not None]
+    gold = [label_name(data.pairs[number]) for number in known]
+    rows = []
+    for measured, threshold in zip(cosines, thresholds, strict=True):
+        row: dict[str, Any] = {"vectors": measured.name}
+        row |= {"threshold": threshold.value, "from there": threshold.above}
+        if known:
+            row |= estimates(command, ["accuracy"], gold, threshold.labels(measured.values[known]))
+        rows.append(row)
+    if command.out is not None:
+        values = cosines[-1].values
+        _write(command.out, data.pairs, values, thresholds[-1].labels(values))
+    _print_scores(command, data, rows)
+
+
 def _compared(pair: TextExample) -> list[str]:
     if pair.targets is not None:
         return [text[slice(*t)] for text, t in zip(pair.texts(), pair.targets, strict=True)]
     return [text if len(text) <= 40 else text[:39] + "…" for text in pair.texts()]
 
 
-def _write(path: str, pairs: Sequence[TextExample], cosines: Cosines) -> None:
+def _write(
+    path: str, pairs: Sequence[TextExample], cosines: Array, labels: Sequence[str] | None = None
+) -> None:
+    values: Sequence[Any] = cosines.tolist() if labels is None else labels
     with open_rows(path) as write:
-        for pair, cosine in zip(pairs, cosines.values.tolist(), strict=True):
+        for pair, cosine, value in zip(pairs, cosines.tolist(), values, strict=True):
             details: dict[str, Any] = {}
+            gold = pair
             if pair.targets is not None:
                 details["targets"] = [list(target) for target in pair.targets]
-            gold = pair if isinstance(pair.label, float) else replace(pair, label=None)
-            write(to_row(TextPrediction(pair.id, cosine), gold) | details)
+            if labels is not None:
+                details["cosine"] = round(cosine, 6)
+                gold = replace(pair, label=label_name(pair))
+            elif not isinstance(pair.label, float):
+                gold = replace(pair, label=None)
+            write(to_row(TextPrediction(pair.id, value), gold) | details)
     show(f"wrote {path}: {quantity(len(pairs), 'pair')}", error=True)
 
 
 def _print_scores(
-    command: Similarity, data: SimilarityData, cosines: Sequence[Cosines], gold: Sequence[float]
+    command: Similarity, data: SimilarityData, rows: Sequence[dict[str, Any]]
 ) -> None:
     command.note(
         f"{quantity(len(data.pairs), 'pair')} of {command.data}, {command.resamples:,} resamples, "
         f"seed {command.seed}"
     )
-    rows: list[dict[str, Any]] = []
-    for measured in cosines:
-        row: dict[str, Any] = {"vectors": measured.name}
-        scores = correlations(
-            gold, measured.values.tolist(), num_resamples=command.resamples, seed=command.seed
-        )
-        for name, score in scores.items():
-            if command.format == "table":
-                row[name] = f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})"
-            else:
-                row |= {name: score.value, f"{name} low": score.low, f"{name} high": score.high}
-        rows.append(row | {"expected cosine": measured.expected})
     print_tables(command.format, ("", list(rows[0]), [list(row.values()) for row in rows]))

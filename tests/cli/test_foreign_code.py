@@ -136,7 +136,7 @@ OPENED = """
 embed HERE/encoder --file -
 embed HERE/runs/classify --file -
 similarity HERE/encoder --text a --pair b
-similarity HERE/encoder --data HERE/wic --threshold --out HERE/out/wic
+similarity HERE/encoder --data HERE/wic --threshold
 geometry HERE/encoder --data HERE/texts.txt --texts=4
 map HERE/encoder --word bank --file HERE/texts.txt --out HERE/m.csv --method=pca
 wsd --model HERE/encoder --data train=HERE/senses.jsonl --out HERE/out/wsd

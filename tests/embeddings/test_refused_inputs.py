@@ -17,7 +17,6 @@ FILES = {
     "WORDS": EXAMPLES / "words" / "pairs.jsonl",
     "NAMED": EXAMPLES / "words" / "in_context.jsonl",
     "TEXTS": EXAMPLES / "words" / "senses.jsonl",
-    "TRAIN": EXAMPLES / "word_pairs",
     "TAGS": EXAMPLES / "ner" / "test.conll",
     "SENSES": EXAMPLES / "senses",
     "NLI": EXAMPLES / "nli",
@@ -51,10 +50,8 @@ REFUSED = {
         "--data WORDS --combine none --out x.jsonl": "one cosine of a pair",
     },
     "similarity MODEL --threshold": {
-        "--data TRAIN": "--threshold needs --data with a train split, and --out",
-        "--data TRAIN --text y": "--text: it does not apply to --threshold",
-        "--data TRAIN --out y --standardize z": "write --standardize train",
-        "--data PAIRS --out y": "no column names the word",
+        "--text y": "--threshold needs --data with a train split",
+        "--data WORDS": "train",
     },
     "geometry MODEL --data TEXTS": {
         "--texts 1": "--texts must be 2 or more",
