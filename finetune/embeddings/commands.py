@@ -220,8 +220,6 @@ class Map(LayersOption, PageOptions, SeedOption, DataOptions, Command):
     most: int = 300
     """Most occurrences of a word to plot; if there are more, a random sample is drawn."""
     seed: int = 1
-    match_case: bool = False
-    """Distinguish upper case and lower case."""
 
     def run(self) -> None:
         """Write the map and print the scores of its layers."""

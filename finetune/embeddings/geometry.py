@@ -1,4 +1,4 @@
-"""`finetune geometry`: anisotropy, rogue dimensions, self-similarity, and attention, by layer.
+"""`finetune geometry`: anisotropy, rogue dimensions, and attention, by layer.
 
 Ethayarajh 2019, "How contextual are contextualized word representations?"; Timkey & van Schijndel
 2021, "All bark and no bite: rogue dimensions in transformer language models obscure
@@ -10,8 +10,7 @@ Shapes: U words of a text, L layers, H dimensions.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,13 @@ import numpy as np
 
 from finetune.cli.output import print_tables, show
 from finetune.data.running_text import sample_lines, text_sources
-from finetune.data.word_splitting import split_words
 from finetune.embeddings.attention_norms import (
     BlockAnalysis,
     analyze_attention,
     reason_without_norms,
 )
 from finetune.embeddings.commands import open_embedder
-from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
+from finetune.embeddings.vectors import ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder, Embedding
 from finetune.preprocessing.batching import pack
 from finetune.reporting.charts import Points, chart
@@ -38,10 +36,6 @@ from finetune.types import TokenSequence, UserError
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Geometry
 
-LEAST_USES = 5
-"""Uses of a word from which its self-similarity is measured (Ethayarajh 2019)."""
-_MOST_WORDS = 200
-"""Most words to measure the self-similarity of; a random sample if there are more."""
 MOST_TOKENS = 64
 """Most tokens of a sentence whose attention is analyzed."""
 NUM_SENTENCES = 50
@@ -53,8 +47,7 @@ TOP_DIMENSIONS = (1, 3, 10)
 LAYERS_NOTE = (
     "The expected cosine of two words is the anisotropy: near 0 the vectors point in all "
     "directions, near 1 in one; z is that of standardized vectors. If a few dimensions make most "
-    "of it, cosines measure little else. Self-similarity is the mean cosine of two uses of a word, "
-    "within text that of a word and the mean of its text, both minus the expected cosine."
+    "of it, cosines measure little else."
 )
 ATTENTION_NOTE = (
     "The output of an attention block is a sum of one vector for each token that it reads; the "
@@ -64,62 +57,20 @@ ATTENTION_NOTE = (
 )
 
 
-class GeometryMeasure:
-    """Sums over a stream of texts, from which the geometry of each layer follows.
+def by_layer(layers: Sequence[int], measured: ExpectedCosine) -> list[dict[str, Any]]:
+    """Compute the geometry of each layer as JSON values.
 
-    Memory does not grow with the text: it holds sums, also for each of the ``words`` whose
-    self-similarity is measured.
+    ``expected_cosine`` is the anisotropy. ``shares`` are the shares of the largest dimensions in it
+    by their number (None if it is not positive).
     """
-
-    def __init__(self, layers: Sequence[int], words: Collection[str]) -> None:
-        self.layers = layers
-        self.expected = ExpectedCosine()
-        self.by_word = {word: ExpectedCosine() for word in sorted(words)}
-        self.within_text: Any = 0.0
-        self.num_texts = 0
-
-    def add(self, words: Sequence[str], vectors: Array) -> None:
-        """Add the words of a text and their vectors [U, L, H]."""
-        if not words:
-            return
-        units = unit_vectors(vectors)
-        center = unit_vectors(vectors.mean(axis=0))
-        self.expected.add(units)
-        self.within_text = self.within_text + (units * center).sum(axis=-1).mean(axis=0)
-        self.num_texts += 1
-        for word, unit in zip(words, units, strict=True):
-            if word in self.by_word:
-                self.by_word[word].add(unit[None])
-
-    def by_layer(self) -> list[dict[str, Any]]:
-        """Compute the geometry of each layer as JSON values.
-
-        ``expected_cosine`` is the anisotropy. ``shares`` are the shares of the largest dimensions
-        in it by their number (None if it is not positive). ``self_similarity`` (None if no word is
-        used often enough) and ``intra_sentence``, the cosine with the mean of the text, are minus
-        the expected cosine.
-        """
-        similarities = [
-            mean.contributions.sum(axis=-1) for mean in self.by_word.values() if mean.count > 1
-        ]
-        rows = []
-        for index, parts in enumerate(self.expected.contributions):
-            expected, sums = float(parts.sum()), np.cumsum(np.sort(parts)[::-1])
-            shares, similarity = None, None
-            if expected > 0:
-                shares = {k: float(sums[min(k, len(sums)) - 1] / expected) for k in TOP_DIMENSIONS}
-            if similarities:
-                similarity = float(np.mean(similarities, axis=0)[index]) - expected
-            rows.append(
-                {
-                    "layer": self.layers[index],
-                    "expected_cosine": expected,
-                    "shares": shares,
-                    "self_similarity": similarity,
-                    "intra_sentence": float(self.within_text[index] / self.num_texts) - expected,
-                }
-            )
-        return rows
+    rows = []
+    for layer, parts in zip(layers, measured.contributions, strict=True):
+        expected, sums = float(parts.sum()), np.cumsum(np.sort(parts)[::-1])
+        shares = None
+        if expected > 0:
+            shares = {k: float(sums[min(k, len(sums)) - 1] / expected) for k in TOP_DIMENSIONS}
+        rows.append({"layer": layer, "expected_cosine": expected, "shares": shares})
+    return rows
 
 
 def measure_geometry(
@@ -147,7 +98,7 @@ def measure_geometry(
         name: The name of the corpus in messages.
 
     Returns:
-        JSON values: the rows ``raw`` and ``standardized`` of ``GeometryMeasure.by_layer``, the
+        JSON values: the rows ``raw`` and ``standardized`` of ``by_layer``, the
         number of measured texts and words and of the words of the standardization, and
         ``attention``: the mean ``mixing`` ratio of each layer, and for sentences the tables [L, T,
         T] of ``weights`` and ``norms``, or the ``reason`` why there is no analysis.
@@ -160,11 +111,7 @@ def measure_geometry(
     if len(sample) < 2:
         raise UserError(f"{name}: geometry needs two or more lines of text, not {len(sample)}.")
     fitted, measured = sample[::2], sample[1::2]
-    counts = Counter(word.lower() for line in measured for word in split_words(line)[0])
-    frequent = sorted(w for w, count in counts.items() if count >= LEAST_USES and w[0].isalpha())
-    if len(frequent) > _MOST_WORDS:
-        frequent = Random(seed).sample(frequent, _MOST_WORDS)
-    raw, standardized = (GeometryMeasure(embedder.layers, frequent) for _ in range(2))
+    raw, standardized = ExpectedCosine(), ExpectedCosine()
     with reporter or Reporter(quiet=True) as progress:
         progress.start("geometry", len(sample), unit="text")
 
@@ -175,18 +122,17 @@ def measure_geometry(
 
         standardizer = Standardizer.fit(e.vectors for e in embeddings(fitted, 0))
         for embedding in embeddings(measured, len(fitted)):
-            words = [word.lower() for word in embedding.units]
-            raw.add(words, embedding.vectors)
-            standardized.add(words, standardizer(embedding.vectors))
-    if raw.expected.count < 2:
+            raw.add(unit_vectors(embedding.vectors))
+            standardized.add(unit_vectors(standardizer(embedding.vectors)))
+    if raw.count < 2:
         raise UserError("geometry needs two or more words of text.")
     return {
         "model": embedder.tokenizer.name,
         "num_texts": len(measured),
-        "num_words": raw.expected.count,
+        "num_words": raw.count,
         "num_fitted": standardizer.count,
-        "raw": raw.by_layer(),
-        "standardized": standardized.by_layer(),
+        "raw": by_layer(embedder.layers, raw),
+        "standardized": by_layer(embedder.layers, standardized),
         "attention": _attention(embedder, measured, sentences, seed),
         "seed": seed,
     }
@@ -235,20 +181,14 @@ def _attention(
 def _page(figures: dict[str, Any], model: str, data: str) -> str:
     raw, attention = figures["raw"], figures["attention"]
 
-    def points(name: str, rows: list[dict[str, Any]]) -> Points:
-        return [(row["layer"], row[name]) for row in rows if row[name] is not None]
-
     lines: dict[str, dict[str, Points]] = {
         "Expected cosine of two words": {
-            name: points("expected_cosine", figures[name]) for name in ("raw", "standardized")
+            name: [(row["layer"], row["expected_cosine"]) for row in figures[name]]
+            for name in ("raw", "standardized")
         },
         "Share of the largest dimensions in the expected cosine": {
             f"top {number}": [(row["layer"], row["shares"][number]) for row in raw if row["shares"]]
             for number in TOP_DIMENSIONS
-        },
-        "Similarity minus the expected cosine": {
-            "self-similarity": points("self_similarity", raw),
-            "within a text": points("intra_sentence", raw),
         },
         f"Mixing ratio, mean over {attention['num_sentences']} sentences": {
             "mixing ratio": list(enumerate(attention["mixing"], 1))
@@ -291,15 +231,11 @@ def _page(figures: dict[str, Any], model: str, data: str) -> str:
 
 
 def _layer_table(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    columns = [
-        *("layer", "expected cosine", "z expected cosine", "top dimension", "top 3", "top 10"),
-        *("self-similarity", "within text"),
-    ]
+    columns = ["layer", "expected cosine", "z expected cosine", "top dimension", "top 3", "top 10"]
     rows = [
         [
             *(raw["layer"], raw["expected_cosine"], z["expected_cosine"]),
             *((raw["shares"] or {}).get(number) for number in TOP_DIMENSIONS),
-            *(raw["self_similarity"], raw["intra_sentence"]),
         ]
         for raw, z in zip(figures["raw"], figures["standardized"], strict=True)
     ]

@@ -10,7 +10,7 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,6 @@ def find_occurrences(
     examples: Iterable[Example],
     words: Mapping[str, Sequence[str]],
     *,
-    match_case: bool = False,
     limit: int = 300,
     seed: int = 1,
 ) -> Occurrences:
@@ -123,7 +122,6 @@ def find_occurrences(
     Args:
         examples: Texts or sentences.
         words: The forms of each word, by its name.
-        match_case: Distinguish upper case and lower case.
         limit: The largest number of occurrences of each word.
         seed: Seed of the sample.
 
@@ -132,14 +130,9 @@ def find_occurrences(
     """
     if limit < 1:
         raise UserError(f"--most must be 1 or more, not {limit}.")
-
-    def fold(text: str) -> str:
-        text = unicodedata.normalize("NFC", text)
-        return text if match_case else text.casefold()
-
     forms: dict[tuple[str, ...], str] = {}
     for name, texts in words.items():
-        for text in map(fold, texts):
+        for text in map(_fold, texts):
             forms |= dict.fromkeys((tuple(split_words(text)[0]), tuple(text.split())), name)
     generator = random.Random(seed)
     drawn: dict[str, list[tuple[int, Occurrence]]] = {name: [] for name in words}
@@ -147,7 +140,7 @@ def find_occurrences(
     result = Occurrences()
     for number, example in enumerate(examples):
         result.num_texts += 1
-        for occurrence in _find(example, forms, fold):
+        for occurrence in _find(example, forms):
             key = hash((occurrence.word, occurrence.words, occurrence.start))
             if key in contexts:
                 continue
@@ -169,23 +162,25 @@ def find_occurrences(
     return result
 
 
-def _find(
-    example: Example, forms: Mapping[tuple[str, ...], str], fold: Callable[[str], str]
-) -> Iterator[Occurrence]:
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def _find(example: Example, forms: Mapping[tuple[str, ...], str]) -> Iterator[Occurrence]:
     sentence = example
     if isinstance(sentence, TextExample):
-        if not any(form[0] in fold(sentence.text) for form in forms):
+        if not any(form[0] in _fold(sentence.text) for form in forms):
             return
         words, offsets = split_words(sentence.text)
         text: dict[str, Any] = {"text": sentence.text, "offsets": offsets, "key": sentence.key}
         sentence = TokenExample(sentence.id, tuple(words), **text)
     for target in sentence.targets:
-        if name := forms.get(tuple(fold(target.lemma).split("_"))):
+        if name := forms.get(tuple(_fold(target.lemma).split("_"))):
             sense = next(iter(target.senses), None)
             yield _occurrence(sentence, name, target.start, target.end, sense)
     if sentence.targets:
         return
-    folded = [fold(word) for word in sentence.words]
+    folded = [_fold(word) for word in sentence.words]
     lengths = sorted({len(form) for form in forms}, reverse=True)
     for start in range(len(folded)):
         candidates = (tuple(folded[start : start + length]) for length in lengths)
@@ -226,7 +221,6 @@ def sample_occurrences(command: Map) -> Sequence[Occurrence]:
     occurrences = find_occurrences(
         read_examples(command.file, **command.reading),
         parse_words(command.word),
-        match_case=command.match_case,
         limit=command.most,
         seed=command.seed,
     )

@@ -1,7 +1,7 @@
 """`finetune map`: the vectors of each occurrence of a word in the plane, layer by layer.
 
 Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", fig. 11.7.
-Maps of layers are aligned, and measures say how labels separate.
+A measure says how labels separate.
 """
 
 from __future__ import annotations
@@ -30,11 +30,8 @@ NUM_COMPONENTS = 50
 """Principal components that t-SNE reads."""
 PERPLEXITY = 30.0
 """Perplexity of t-SNE for 300 points or more; a tenth of fewer points, and at least 5."""
-NUM_NEIGHBORS = 5
-"""Neighbors that the trustworthiness of a map is measured with."""
 _CHUNK = 32
 """Contexts embedded at a time: the vectors of all their words in all layers are in memory."""
-_COLUMNS = {"layer": "layer", "purity": "1-NN purity", "trustworthiness": "trustworthiness"}
 _TIE = 1e-6
 
 
@@ -47,9 +44,8 @@ def project_layers(
 ) -> Array:
     """Project the vectors of each layer to the plane.
 
-    The layers are computed from the last to the first. Each starts from the points of the layer
-    above, and is then rotated, reflected, scaled and moved onto them (Procrustes), so that a point
-    moves only as far as its neighborhood changes.
+    The layers are computed from the last to the first. t-SNE starts from the points of the layer
+    above, so that a point moves only as far as its neighborhood changes.
 
     Args:
         vectors: Vectors of length 1 [layers, n, H], so that distances rank like cosines.
@@ -65,9 +61,7 @@ def project_layers(
         raise UserError(f"a map needs 3 points or more, not {vectors.shape[1]}: give more texts.")
     points: list[Array] = []
     for number, layer in enumerate(vectors[::-1], 1):
-        above = points[-1] if points else None
-        projected = _project(layer, method, seed, above)
-        points.append(projected if above is None else procrustes(projected, above))
+        points.append(_project(layer, method, seed, points[-1] if points else None))
         done(number)
     return np.stack(points[::-1])
 
@@ -94,46 +88,24 @@ def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> 
     return np.asarray(tsne.fit_transform(components.astype(np.float32)), dtype=np.float64)
 
 
-def procrustes(points: Array, target: Array) -> Array:
-    """Rotate, reflect, scale and move points [n, 2] to minimize the squared distances to others.
+def nearest_neighbor_purity(
+    vectors: Array, words: Sequence[str], labels: Sequence[str | None]
+) -> float | None:
+    """Measure how vectors [n, H] of length 1 separate labels.
 
-    Schönemann & Carroll (1970).
+    It is the fraction of occurrences whose nearest neighbor (by cosine, among the other occurrences
+    of the word) has the same label, and of several equally near ones the fraction with that label;
+    None unless a word has two labels that occur twice.
     """
-    from scipy.linalg import orthogonal_procrustes
-
-    moved, goal = points - points.mean(0), target - target.mean(0)
-    size = float((moved**2).sum())
-    if size and np.abs(goal).max() > _TIE:  # the layer above is more than one point
-        rotation, scale = orthogonal_procrustes(moved, goal)
-        moved = scale / size * moved @ rotation
-    return np.asarray(moved + target.mean(0))
-
-
-def layer_scores(
-    vectors: Array, points: Array, words: Sequence[str], labels: Sequence[str | None]
-) -> dict[str, float | None]:
-    """Measure how vectors [n, H] of length 1 separate labels, and how true their map [n, 2] is.
-
-    Returns:
-        ``purity``, the fraction of occurrences whose nearest neighbor (by cosine, among the other
-        occurrences of the word) has the same label, and of several equally near ones the fraction
-        with that label; None unless a word has two labels that occur twice. ``trustworthiness``,
-        the agreement of the 5 nearest neighbors on the map with the nearest vectors, from 0 to 1
-        (Venna & Kaski 2001); None for fewer than 12 points.
-    """
-    from sklearn.manifold import trustworthiness
-
-    purity = trusted = None
-    if rows := labeled_rows(words, labels):
-        word, label = (np.array([str(names[row]) for row in rows]) for names in (words, labels))
-        same_word = (word[:, None] == word) & ~np.eye(len(rows), dtype=bool)
-        cosines = np.where(same_word, vectors[rows] @ vectors[rows].T, -np.inf)
-        nearest = cosines >= cosines.max(axis=1, keepdims=True) - _TIE
-        right = nearest & (label[:, None] == label)
-        purity = float((right.sum(axis=1) / nearest.sum(axis=1)).mean())
-    if len(vectors) > 2 * NUM_NEIGHBORS + 1:
-        trusted = float(trustworthiness(vectors, points, n_neighbors=NUM_NEIGHBORS))
-    return {"purity": purity, "trustworthiness": trusted}
+    rows = labeled_rows(words, labels)
+    if not rows:
+        return None
+    word, label = (np.array([str(names[row]) for row in rows]) for names in (words, labels))
+    same_word = (word[:, None] == word) & ~np.eye(len(rows), dtype=bool)
+    cosines = np.where(same_word, vectors[rows] @ vectors[rows].T, -np.inf)
+    nearest = cosines >= cosines.max(axis=1, keepdims=True) - _TIE
+    right = nearest & (label[:, None] == label)
+    return float((right.sum(axis=1) / nearest.sum(axis=1)).mean())
 
 
 def labeled_rows(words: Sequence[str], labels: Sequence[str | None]) -> list[int]:
@@ -183,8 +155,8 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
         "seed": command.seed,
         "layers": list(embedder.layers),
         "scores": [
-            {"layer": layer} | layer_scores(of_layer, plane, words, labels)
-            for layer, of_layer, plane in zip(embedder.layers, vectors, points, strict=True)
+            {"layer": layer, "purity": nearest_neighbor_purity(of_layer, words, labels)}
+            for layer, of_layer in zip(embedder.layers, vectors, strict=True)
         ],
         "occurrences": [
             {
@@ -199,14 +171,15 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
     }
     text = json.dumps(figures, ensure_ascii=False)
     command.write(lambda: _page(figures, points, baseline), text)
-    print_table(*_table(figures["scores"]))
     if baseline is not None:
+        print_table(*_table(figures["scores"]))
         show(f"(always the main label of the word: 1-NN purity {baseline:.4f})")
 
 
 def _page(figures: dict[str, Any], points: Array, baseline: float | None) -> str:
-    notes = ["Trustworthiness says how well the map keeps the 5 nearest neighbors (1 is best)."]
+    notes, scores = list[str](), list[PageTable]()
     if baseline is not None:
+        scores.append(PageTable("Scores", *_table(figures["scores"])))
         notes.append(
             "1-NN purity is the fraction of occurrences whose nearest vector, among the other "
             "occurrences of the word, has the same label. Always naming the main label of the word "
@@ -233,7 +206,7 @@ def _page(figures: dict[str, Any], points: Array, baseline: float | None) -> str
         "word map",
         ", ".join(words),
         [
-            Section("Map", notes, charts, [PageTable("Scores", *_table(figures["scores"]))]),
+            Section("Map", notes, charts, scores),
             Section("Occurrences", tables=[PageTable("Texts", ["id", "label", "text"], texts)]),
         ],
         about=f"{len(occurrences):,} occurrences, encoded by {figures['model']}, projected by "
@@ -244,5 +217,4 @@ def _page(figures: dict[str, Any], points: Array, baseline: float | None) -> str
 
 
 def _table(scores: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    names = [name for name in _COLUMNS if scores[0][name] is not None]
-    return [_COLUMNS[name] for name in names], [[row[name] for name in names] for row in scores]
+    return ["layer", "1-NN purity"], [[row["layer"], row["purity"]] for row in scores]

@@ -1,4 +1,4 @@
-"""Geometry: expected cosines, rogue dimensions, self-similarity, attention, files."""
+"""Geometry: expected cosines, rogue dimensions, attention, files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.spatial.distance import cdist, pdist
+from scipy.spatial.distance import pdist
 
-from finetune.embeddings.geometry import GeometryMeasure, measure_geometry
-from finetune.embeddings.vectors import Standardizer
+from finetune.embeddings.geometry import by_layer, measure_geometry
+from finetune.embeddings.vectors import ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.types import UserError
 from tests import fixtures as fx
@@ -19,35 +19,25 @@ from tests.command import run
 from tests.tiny import LAYERS
 
 RANDOM = np.random.default_rng(3)
-TEXTS = [["the", "bank", "of", "the", "river"], ["the", "bank"], [], ["a", "river"]]
-VECTORS = [RANDOM.normal(size=(len(words), 2, 6)) for words in TEXTS]
+VECTORS = [RANDOM.normal(size=(words, 2, 6)) for words in (5, 2, 0, 2)]
 for of_text in VECTORS:
     of_text[..., 2] += 4
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_equal_to_all_pairs(index: int) -> None:
-    measure = GeometryMeasure([0, 3], {"the", "bank", "river", "a"})
-    for words, of_text in zip(TEXTS, VECTORS, strict=True):
-        measure.add(words, of_text)
-    layer, vectors = measure.by_layer()[index], np.concatenate(VECTORS)[:, index]
+    measured = ExpectedCosine()
+    for of_text in VECTORS:
+        measured.add(unit_vectors(of_text))
+    layer, vectors = by_layer([0, 3], measured)[index], np.concatenate(VECTORS)[:, index]
     expected = (1 - pdist(vectors, "cosine")).mean()
-    assert layer["layer"] == (0, 3)[index] and measure.expected.count == 9
+    assert layer["layer"] == (0, 3)[index] and measured.count == 9
     np.testing.assert_allclose(layer["expected_cosine"], expected)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     products = units[:, None] * units  # [9, 9, H]
     contributions = products[~np.eye(9, dtype=bool)].mean(0)
     top = np.sort(contributions)[::-1]
     np.testing.assert_allclose(layer["shares"][3], top[:3].sum() / top.sum())
-    words = np.array([word for text in TEXTS for word in text])
-    by_word = [(1 - pdist(vectors[words == w], "cosine")).mean() for w in ("bank", "river", "the")]
-    np.testing.assert_allclose(layer["self_similarity"], np.mean(by_word) - expected)
-    within = [
-        1 - cdist(text[:, index], text[:, index].mean(0)[None], "cosine").mean()
-        for text in VECTORS
-        if len(text)
-    ]
-    np.testing.assert_allclose(layer["intra_sentence"], np.mean(within) - expected)
 
 
 LINES = [
@@ -78,7 +68,6 @@ def test_figures_of_the_sample() -> None:
     z = np.concatenate([standardizer(e.vectors)[:, -1] for e in encoder.encode(LINES[1::2])])
     expected = (1 - pdist(z, "cosine")).mean()
     np.testing.assert_allclose(figures["standardized"][-1]["expected_cosine"], expected, atol=1e-5)
-    assert figures["raw"][-1]["self_similarity"] is not None
     assert len(figures["attention"]["mixing"]) == LAYERS
 
 

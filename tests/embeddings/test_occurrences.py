@@ -24,8 +24,8 @@ def texts(*rows: str | tuple[str, str]) -> list[TextExample]:
     return [TextExample(number, text, label=label) for number, (text, label) in enumerate(pairs)]
 
 
-def forms(rows: list, word: str, **options: bool) -> list[tuple[str, str]]:
-    occurrences = find_occurrences(rows, parse_words(word), **options)
+def forms(rows: list, word: str) -> list[tuple[str, str]]:
+    occurrences = find_occurrences(rows, parse_words(word))
     return [(occurrence.word, form_of(occurrence)) for occurrence in occurrences.sample]
 
 
@@ -36,7 +36,6 @@ def form_of(occurrence: Occurrence) -> str:
 def test_words_and_forms():
     rows = texts("The bank's banks.", "BANK", "banker", "a river-bank!", "embankment")
     assert forms(rows, "bank") == [("bank", "bank"), ("bank", "BANK"), ("bank", "bank")]
-    assert forms(rows, "bank", match_case=True) == [("bank", "bank"), ("bank", "bank")]
     assert [form for _, form in forms(rows, "bank/banks")] == ["bank", "banks", "BANK", "bank"]
     assert forms(rows, "river,bank")[0] == ("river", "river")
 
