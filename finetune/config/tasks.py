@@ -141,8 +141,8 @@ class ModelSettings:
     tuning: Annotated[Literal["full", "lora", "bitfit", "head", "mask"], COMMON] = "full"
     """Weights to train besides the head: the whole encoder (`full`), low-rank matrices added to its
     linear layers (`lora`; needs the extra `peft`), its biases (`bitfit`), none (`head`), or a mask
-    that sets weights of its linear layers to 0 (`mask`). All save a complete model; `lora` and
-    `mask` also save a small `adapter/`."""
+    that sets weights of its linear layers to 0 (`mask`). All save a complete model; `lora` also
+    saves a small `adapter/`."""
     lora: Annotated[str, Help("RANK[:NAME,…]"), _LORA] = "8"
     """Rank of the matrices of `--tuning lora`, perhaps with names of the linear layers to adapt
     (`8:query,value`); default: all of the encoder. α equals the rank (Hu et al., 2021)."""

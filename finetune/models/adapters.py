@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -29,7 +28,6 @@ from finetune.types import UserError, abbreviated
 
 ADAPTER_FILE = "adapter.safetensors"
 """File in a checkpoint with the weights of adapters, beside the model without them."""
-MASK_FILE = "masks.safetensors"
 LORA = "lora_A"
 THRESHOLD = 0.01
 """Weights with a score above it are kept; scores start at twice the threshold."""
@@ -130,10 +128,9 @@ def load_adapter_state(head: nn.Module, folder: Path) -> None:
 
 
 def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
-    """Write adapters and head, to load on top of the starting model.
+    """Write the matrices of LoRA, and the head, for peft to load on top of the starting model."""
+    from peft import LoraConfig
 
-    LoRA is in the format of peft. Masks have a bit for each weight; ``apply_masks`` reads them.
-    """
     model: Any = head if isinstance(head, EncoderModel) else head.model
     layers = adapters(model)
     adapter = {id(weight) for _, weight in _adapter_weights(model)}
@@ -146,14 +143,6 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
     state: dict[str, Tensor] = {}
     for name in modules:
         state |= model.get_submodule(name).state_dict(prefix=f"{name}.")
-    if config.tuning == "mask":
-        for name, layer in layers.items():
-            bits = np.packbits(layer.mask.cpu().numpy())
-            state[f"{name}.mask"] = torch.from_numpy(bits)
-        save_file({n: w.detach().cpu().clone() for n, w in state.items()}, folder / MASK_FILE)
-        return
-    from peft import LoraConfig
-
     for path, layer in layers.items():
         for name in (LORA, "lora_B"):
             state[f"{path}.{name}.weight"] = getattr(layer, name).default.weight
@@ -168,20 +157,6 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
     ).save_pretrained(str(folder))
     state = {f"base_model.model.{n}": w.detach().cpu().clone() for n, w in state.items()}
     save_file(state, folder / "adapter_model.safetensors", {"format": "pt"})
-
-
-def apply_masks(model: nn.Module, folder: str | Path) -> None:
-    """Turn a starting model of transformers into the trained one, with a run's ``adapter/``."""
-    weights = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, value in load_file(Path(folder) / MASK_FILE).items():
-            path = name.removesuffix(".mask")
-            if path == name:
-                model.get_parameter(name).copy_(value)
-                continue
-            weight = weights[f"{path}.weight"]
-            bits = np.unpackbits(value.numpy(), count=weight.numel()).reshape(weight.shape)
-            weight.mul_(torch.from_numpy(bits).to(weight))
 
 
 def weight_numbers(head: nn.Module) -> tuple[int, int]:

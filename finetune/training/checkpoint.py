@@ -50,8 +50,6 @@ class TrainerState:
     """The progress of each task by its name, which is empty if it is the only one."""
     loss_scale: dict[str, Any] = field(default_factory=dict)
     """State of the loss scaler; empty without fp16."""
-    num_threads: int | None = None
-    """Threads of an operation on a CPU; None on other devices."""
 
 
 def save_checkpoint(

@@ -48,8 +48,6 @@ from finetune.tasks.base import Task
 from finetune.training.optimizer import logged_learning_rates
 from finetune.types import Example, Prediction, UserError, abbreviated, quantity
 
-CHECK = ".check-"
-"""Beginning of the names of temporary folders, in which a model is saved once before training."""
 RUNS = Path("runs")
 """Parent of the run folders without --out."""
 
@@ -243,9 +241,7 @@ class RunWriter:
 
         def prepare() -> tuple[bool, list[str]]:
             notes = list[str]()
-            checks = (path.name[1:] for path in self.path.glob(f"{CHECK}*.new"))
-            checked = (self.path / name.removesuffix(".new") for name in checks)
-            recover(self.best, self.last, self.adapter, *checked)
+            recover(self.best, self.last, self.adapter)
             if not (config.resume and self.run.is_run):
                 require_free(self.run)
                 return False, notes
@@ -312,7 +308,7 @@ class RunWriter:
             with self.replacing(self.best) as fresh, plain_layers(model, merged=True):
                 save_task(task, fresh)  # before the model, which adds a tokenizer if there is none
                 model.save_pretrained(fresh)
-            if adapters(model):
+            if task.state.config.tuning == "lora" and adapters(model):
                 with self.replacing(self.adapter) as fresh:
                     export_adapter(model, task.state.config, fresh)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,13 +20,12 @@ from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.inference.loop import predict
 from finetune.inference.vectors import decision_vectors
-from finetune.models.adapters import plain_layers, weight_numbers
+from finetune.models.adapters import weight_numbers
 from finetune.models.graphs import use_of_graphs
 from finetune.models.master_weights import MasterWeights, cast_weights
 from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.progress import Reporter
-from finetune.tasks import save_task, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import calibrate
 from finetune.tasks.definition import starting_commit
@@ -35,7 +33,7 @@ from finetune.training.callbacks import Callback, EvaluationEvent, SaveEvent, St
 from finetune.training.checkpoint import Progress
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import Schedule, parameter_groups
-from finetune.training.run_folder import CHECK, RunLog, RunWriter
+from finetune.training.run_folder import RunLog, RunWriter
 from finetune.types import Example, Prediction, UserError
 
 NEAR_TIE = 0.02
@@ -129,12 +127,9 @@ class Scorer:
     def check(self, *, resuming: bool) -> None:
         """Predict and score an example of each split, so that nothing in it ends a finished run.
 
-        A wrong metric is rejected. A model that begins with another is saved and loaded, which its
-        old settings may prevent. With ``--replay`` its scores are reported.
+        A wrong metric is rejected. With ``--replay`` the scores of the starting model are reported.
         """
         if not resuming:
-            if self.config.init_from is not None:
-                on_main_process(lambda: check_saved_model(self.task, self.model, self.folder.path))
             for split in self.dataset.scored_splits:
                 self.task.score(*self._predict(split, number=1, shown=False))
             start = self.task.warm_start
@@ -395,12 +390,3 @@ class Scorer:
         note = f"{name} {when} training: {', '.join(scores)}"
         self.report(note)
         return note
-
-
-def check_saved_model(task: Task, model: Any, parent: Path | None = None) -> None:
-    """Save a model and load it again; ``parent`` is a folder on a disk that has room for it."""
-    with tempfile.TemporaryDirectory(prefix=CHECK, suffix=".new", dir=parent) as folder:
-        with plain_layers(model, merged=True):
-            save_task(task, Path(folder))
-            model.save_pretrained(folder)
-        saved_task(folder).model(folder)

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig
@@ -200,14 +199,11 @@ def _train(  # noqa: C901 (the whole course is in one place)
 
         # restore or begin
         state = TrainerState(tasks={name: scorer.progress for name, scorer in scorers.items()})
-        num_threads = torch.get_num_threads() if accelerator.device.type == "cpu" else None
         if resuming:
             state = load_checkpoint(last, masters, optimizer)
             if state.loss_scale:  # there is none before the first step
                 step.scaler.load_state_dict(state.loss_scale)
-            _report_threads(state.num_threads, num_threads, reporter)
             reporter.log(f"continuing from step {state.step} of {schedule.num_steps}")
-        state.num_threads = num_threads
         for name, scorer in scorers.items():
             scorer.start(state.tasks[name])
 
@@ -265,13 +261,4 @@ def _require_no_checkpoint(scorers: Mapping[str, Scorer], schedule: Schedule, la
         raise UserError(
             f"{last} is missing, but the run had reached it: restore it from a copy, or train "
             "again with another --out."
-        )
-
-
-def _report_threads(before: int | None, now: int | None, reporter: Reporter) -> None:
-    if before not in (None, now):
-        reporter.log(
-            f"the run was started with {before} CPU threads, and now has {now}: the weights will "
-            "differ by rounding from an uninterrupted run "
-            f"(OMP_NUM_THREADS={before} avoids that)"
         )

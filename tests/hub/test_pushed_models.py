@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import finetune
 from finetune.deployment.serve import Serve
@@ -135,27 +134,3 @@ def test_a_wrong_model_is_reported_before_data_are_read(hub: Hub) -> None:
     outcome = run("classify", "--model", "lab/nothing", "--data", "lab/rows-of-nothing")
     assert outcome.code == 2 and "model 'lab/nothing'" in outcome.err
     assert not hub.asked("/datasets/")
-
-
-@pytest.mark.parametrize("setup", ["SpanClassifier", "SentenceEncoder"])
-def test_heads_push_themselves(setup: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_ana")
-    name = f"lab/pushed-{setup}"
-    folder = hub.model(name)
-    (folder / "old.bin").write_text("x")
-    options = {"SpanClassifier": {"max_width": 2}}.get(setup, {})
-    if setup != "SentenceEncoder":
-        options |= {"labels": ["O", "B-PER"]}
-    head = getattr(finetune, setup).from_pretrained(str(fx.checkpoint()), **options).eval()
-    assert head.push_to_hub(name, license="mit").endswith(f"/{name}")
-    assert (folder / "old.bin").exists(), "others of the owner"
-    assert "license: mit" in (folder / "README.md").read_text()
-    forget_repositories()
-    again = getattr(finetune, setup).from_pretrained(name)
-    weights = again.state_dict()
-    assert all(torch.equal(weights[n], value) for n, value in head.state_dict().items())
-    if setup != "SentenceEncoder":
-        assert finetune.load(name).predict(["Ana saw Oslo"])
-    hub.fault("commit/main", status=500, times=9)
-    with pytest.raises(finetune.UserError, match=name):
-        head.push_to_hub(name)

@@ -15,7 +15,6 @@ import finetune
 from finetune.config.tasks import TrainConfig
 from finetune.models.adapters import (
     adapters,
-    apply_masks,
     load_adapter_state,
     parameter_efficient_tuning,
     plain_layers,
@@ -107,20 +106,6 @@ def test_merged_model_equals_the_adapter_in_peft(setup: str, tmp_path: Path) -> 
     assert not torch.allclose(fresh, best, atol=1e-3)
     if setup != "softmax":  # whose classifier is not in the encoder
         torch.testing.assert_close(output(start), best, rtol=0, atol=1e-5)
-
-
-def test_masks_of_one_bit(tmp_path: Path) -> None:
-    config = config_of("classify", tmp_path, tuning="mask", lr=0.01)
-    task, dataset = fx.load(config)
-    finetune.fit(task, dataset, config)
-    start, best = task.model(), task.model(tmp_path / "best")
-    apply_masks(start.model, tmp_path / "adapter")
-    for name, weight in best.named_parameters():
-        assert torch.equal(start.get_parameter(name), weight), name
-    masked = sum((w == 0).sum() for n, w in best.named_parameters() if n.endswith("dense.weight"))
-    assert masked > 0
-    size = (tmp_path / "adapter" / "masks.safetensors").stat().st_size
-    assert size < (tmp_path / "best" / "model.safetensors").stat().st_size / 4
 
 
 def test_moments_and_learning_rates(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ interrupted and continued."""
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 import sys
@@ -20,8 +19,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.models.dropout import FastDropout
 from finetune.runtime import files
 from finetune.runtime.files import SaveError
-from finetune.runtime.progress import Reporter
-from finetune.training.checkpoint import check_files, write_checkpoint_checksums
+from finetune.training.checkpoint import check_files
 from tests import fixtures as fx
 from tests.command import in_two_processes, run
 from tests.training.same_weights import (
@@ -180,10 +178,9 @@ def test_auto_starts_and_continues(tmp_path: Path):
     again = outcome.err.partition("Continue with: ")[2]
     assert again.count("--resume") == 1 and again.rstrip().endswith("--resume")
     (notes := tmp_path / "parts" / ".notes.txt.new").touch()
-    (left := tmp_path / "parts" / ".check-1.new").mkdir()
     assert "continuing from step 5" in run(*requeued).ok().err
     same_files(tmp_path / "whole", tmp_path / "parts")
-    assert notes.exists() and not left.exists()
+    assert notes.exists()
     run(*requeued).ok()  # a finished run is scored again
     same_files(tmp_path / "whole", tmp_path / "parts")
     (other := tmp_path / "other").mkdir()
@@ -217,19 +214,3 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert _step(tmp_path / "run") == 2 and len(saves) == 2, "nothing is written after an error"
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert left == {"config.json", "last", "log.jsonl"}
-
-
-@pytest.mark.slow
-def test_resume_reports_another_number_of_threads(tmp_path: Path):
-    config = config_of("classify", tmp_path / "run", steps=2)
-    fx.fit(config)
-    state = tmp_path / "run" / "last" / "trainer_state.json"
-    saved = json.loads(state.read_text())
-    threads = torch.get_num_threads()
-    assert saved["num_threads"] == threads
-    for before, noted in ((96, True), (threads, False), (None, False)):
-        state.write_text(json.dumps({**saved, "num_threads": before}))
-        write_checkpoint_checksums(state.parent)
-        reporter = Reporter(stream=(stream := io.StringIO()))
-        fx.fit(replace(config, resume=True), reporter=reporter)
-        assert ("the run was started with 96 CPU threads" in stream.getvalue()) == noted

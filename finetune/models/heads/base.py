@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
-from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
@@ -25,11 +23,9 @@ from finetune.models.loading import (
     load_config,
     load_weights,
     load_whole,
-    model_license,
     quiet,
     require_finite,
 )
-from finetune.runtime.hub import create_repository, upload_folder
 from finetune.types import Batch, LabelSet, UserError
 
 
@@ -58,43 +54,6 @@ class Head(nn.Module, ABC):
     def revision(self) -> str | None:
         """The commit of the hub model that was loaded; None for a local folder."""
         return getattr(self.encoder.model.config, "_commit_hash", None)
-
-    def push_to_hub(
-        self, repo_id: str, *, private: bool = False, license: str | None = None
-    ) -> str:
-        """Upload the model with its tokenizer and a short card to the hub.
-
-        A run has more to tell: ``finetune push RUN`` uploads its model with scores in the card.
-
-        Args:
-            repo_id: ``OWNER/NAME``. Other files of the repository stay.
-            private: Make the repository private, if it is new.
-            license: The license in the card, such as ``apache-2.0``; None takes the license of the
-                model that was loaded, if its card has one.
-
-        Returns:
-            The address of the model.
-
-        Raises:
-            UserError: The hub cannot be reached or refuses the upload.
-
-        Examples:
-            >>> head.push_to_hub("lab/tagger", private=True)  # doctest: +SKIP
-            'https://huggingface.co/lab/tagger'
-        """
-        repository = create_repository(repo_id, private=private or None)
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            source = str(self.encoder.model.name_or_path)
-            if license is None and Path(source).is_dir():
-                license = model_license(source)
-            card = ModelCardData(library_name="finetune", license=license, tags=["finetune"])
-            text = (
-                f"---\n{card.to_yaml()}\n---\n\n# {repository}\n\n```python\nimport finetune\n\n"
-                f'model = finetune.load("{repository}")\n```\n'
-            )
-            (Path(folder) / "README.md").write_text(text, encoding="utf-8")
-            return upload_folder(repository, Path(folder))[0]
 
     @property
     def labels(self) -> LabelSet:
@@ -164,7 +123,7 @@ class EncoderModelConfig(PreTrainedConfig):
             raise UserError(f"a {self.model_type} configuration needs its encoder's configuration")
 
 
-class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_hub
+class EncoderModel(Head, PreTrainedModel):
     """A ``PreTrainedModel`` with a head that Hugging Face does not have: layers above ``model``.
 
     It is saved with a registered class and configuration, which embeds the whole configuration of
