@@ -36,6 +36,19 @@ Splits = Mapping[str, Examples]
 """Examples by split."""
 
 
+def refuse_rows_of_tools(table: Table, columns: NamedColumns) -> None:
+    """Raise DataError for tasks of Prodigy, and for a run's predictions, whose labels are not gold."""
+    if "_task_hash" in table.header:
+        raise DataError(
+            f"{table.name}: an export of Prodigy: finetune convert {table.name} --out data.jsonl"
+        )
+    if {"gold", "where"} <= {*table.header} and "gold" not in columns.values():
+        raise DataError(
+            f"{table.name}: predictions with their gold, whose labels are those of a model: give "
+            "the data that were predicted."
+        )
+
+
 class RowReader(ABC):
     """Reads examples from rows of any source: for training, prediction and scores alike."""
 
@@ -109,11 +122,7 @@ class RowReader(ABC):
         if not first:
             return
         make = self.choose(table, first, columns, gold)
-        if "_task_hash" in table.header:
-            raise DataError(
-                f"{table.name}: an export of Prodigy: finetune convert {table.name} "
-                "--out data.jsonl"
-            )
+        refuse_rows_of_tools(table, columns)
         num_first, header, later = len(first), {*table.header}, dict[str, None]()
         has_later = num_first > holder.MOST_IN_MEMORY and not table.sentences
         del first  # the table has them until they are read
@@ -172,6 +181,8 @@ class RowReader(ABC):
             table = open_input(source, partial(self.open, options=options), format, encoding)
         if not (first := table.peek(1 if predicting else holder.MOST_IN_MEMORY)):
             return
+        if gold or not predicting:
+            refuse_rows_of_tools(table, columns)
         columns = table.with_usual(columns, usual)
         if table.first_row is not None and len(table.header) == 1:
             columns = {"text": "0", **columns}

@@ -312,6 +312,11 @@ def test_bad_labels(error, labels, words):
         ("a.tsv", 'text\tlabel\n"x\ty"\tp\n', ["a.tsv:2: 3 fields", "TSV has no quoting"]),
         ("a.csv", 'text,label\nx,p\n"y,q\nz,p\n', ["a.csv:3", "quotes of this row do not match"]),
         ("a.jsonl", "", ["a.jsonl", "the train split is empty"]),
+        (
+            "a.jsonl",
+            jsonl({"id": 0, "label": "x", "text": "a", "gold": "y", "where": "b:1"}),
+            ["a.jsonl: predictions with their gold", "give the data that were predicted"],
+        ),
         ("a.conll", "Ann B-PER\n", ["a.conll", "has the format conll", "finetune tag"]),
         (
             "a.tsv",
