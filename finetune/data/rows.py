@@ -37,7 +37,7 @@ Splits = Mapping[str, Examples]
 
 
 def refuse_rows_of_tools(table: Table, columns: NamedColumns) -> None:
-    """Raise DataError for tasks of Prodigy, and for a run's predictions, whose labels are not gold."""
+    """Raise DataError for tasks of Prodigy, and for predictions, whose labels are not gold."""
     if "_task_hash" in table.header:
         raise DataError(
             f"{table.name}: an export of Prodigy: finetune convert {table.name} --out data.jsonl"
