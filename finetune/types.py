@@ -894,10 +894,9 @@ class MaskedPrediction(Prediction):
 
     ``subwords`` has the best subword of each position, or with ``scores`` several with their
     probabilities, the best first. In evaluation, ``gold`` are the subwords of the text, ``losses``
-    their -log P, ``read_as`` is the type of input of the model (``masked``, ``random`` or
-    ``kept``), and ``counts`` are the occurrences of the gold subwords in the training data.
-    ``boundary_losses`` are losses of the span boundary objective, if used. ``follows`` is true if
-    the second text of a pair follows the first, ``follows_score`` its predicted probability.
+    their -log P, and ``boundary_losses`` those of the span boundary objective, if used. ``follows``
+    is true if the second text of a pair follows the first, ``follows_score`` its predicted
+    probability.
     """
 
     subwords: tuple[Any, ...]
@@ -905,8 +904,6 @@ class MaskedPrediction(Prediction):
     text: str | None = None
     gold: tuple[str, ...] | None = None
     losses: tuple[float, ...] = ()
-    read_as: tuple[str, ...] = ()
-    counts: tuple[int, ...] = ()
     boundary_losses: tuple[float, ...] | None = None
     follows: bool | None = None
     follows_score: float | None = None
@@ -926,7 +923,7 @@ class MaskedPrediction(Prediction):
                 for best in zip(self.subwords, self.scores, strict=True)
             ]
             return {"id": self.id, "text": self.text, "masks": masks}
-        names = ("subwords", "losses", "read_as", "counts", "boundary_losses")
+        names = ("subwords", "losses", "boundary_losses")
         values = _known(**{name: getattr(self, name) for name in names})
         if self.follows_score is not None:
             values |= {"follows": self.follows, "follows_score": round(self.follows_score, 6)}

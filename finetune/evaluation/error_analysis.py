@@ -25,8 +25,6 @@ TITLES = {
     "sentence length": "By length of the sentence in words",
     "in training": "By occurrence in the training data",
     "text length": "By length of the text in words",
-    "read as": "By input in place of the subword",
-    "in training text": "By occurrences of the subword in the training text",
     "pos": "By part of speech",
     "answer length": "By length of the first gold answer in words",
     "risk": "Risk by coverage: the share of errors, if only the most confident answers are given",

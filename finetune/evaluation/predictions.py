@@ -229,7 +229,7 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("positive_label", "text", "text_pair", "choice_text", "where"), str),
     **dict.fromkeys(("lemma", "pos", "label_separator"), str),
-    **dict.fromkeys(("choices", "words", "senses", "subwords", "read_as"), list[str]),
+    **dict.fromkeys(("choices", "words", "senses", "subwords"), list[str]),
     **dict.fromkeys(("losses", "boundary_losses"), list[float]),
     **dict.fromkeys(("answer", "document"), str | None),
     **dict.fromkeys(("score", "no_answer_score"), float | None),
@@ -240,7 +240,6 @@ _TYPES: dict[str, Any] = {
     "votes": dict[str, float],
     "offsets": list[list[int]] | None,
     "scores": dict[str, float] | list[float] | None,
-    "counts": list[int],
     "follows": bool,
     "follows_score": float,
 }

@@ -21,9 +21,8 @@ from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
 
 MaskUnit = Literal["subwords", "words", "spans"]
 
-MASK_KINDS = ("masked", "random", "kept")
-"""Input at a chosen position: the mask token, a random subword, or the subword itself."""
 MASKED, RANDOM, KEPT = range(3)
+"""Input at a chosen position: the mask token, a random subword, or the subword itself."""
 SHARES = 0.8, 0.1
 """Fractions of the chosen subwords: masked, and random."""
 LONGEST_SPAN = 10

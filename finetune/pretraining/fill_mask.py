@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class MaskedTask(Task):
         number = torch.from_numpy(rows["position"].counts)
         targets = {
             name: torch.from_numpy(rows[name].values.astype(np.int64))
-            for name in ("position", "token", "replacement", "left", "right", "next")
+            for name in ("position", "token", "left", "right", "next")
             if name in rows
         }
         targets["position"] += begins_of(sequences).repeat_interleave(number)
@@ -137,15 +137,11 @@ class MaskFilling(MaskedTask):
         room = self.tokenizer.room(self.state.max_length)
         texts = [sample.text.split("\n") for sample in examples]
         lines = iter(self.tokenizer.subwords_with_words([x for text in texts for x in text]))
-        separator = [self.tokenizer.tokenizer.sep_token_id]
         rows, num_cut = [], 0
         for example, lines_of_text in zip(examples, texts, strict=True):
             words: list[list[int]] = []
-            for line in lines_of_text:
-                ids, starts = next(lines)
+            for ids, starts in islice(lines, len(lines_of_text)):
                 words += [ids[a:b] for a, b in pairwise([*starts, len(ids)])]
-                if not line:
-                    words.append(separator)
             num_cut += sum(len(word) > room for word in words)
             words = [word[:room] for word in words]
             parts = windows([len(word) for word in words], room, 0)

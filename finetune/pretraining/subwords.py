@@ -13,22 +13,10 @@ import numpy as np
 
 from finetune.config.values import conforms
 from finetune.data import DataError
-from finetune.evaluation.items import (
-    Grouping,
-    Items,
-    PredictionType,
-    Tables,
-    Wording,
-    bucket,
-    buckets,
-    right_by_group,
-)
+from finetune.evaluation.items import Items, PredictionType, Tables, Wording
 from finetune.evaluation.metrics import Metric, item_counts, mean
 from finetune.evaluation.prediction_types.labels import text_of_row
 from finetune.types import MaskedPrediction, TextExample
-
-COUNTS = (0, 1, 10, 100, 1000, 10_000)
-"""The first number of occurrences of each subgroup."""
 
 
 def _with_items(tables: Tables) -> Tables:
@@ -66,7 +54,6 @@ def _read_gold(file: str, **reading: Any) -> Sequence[Any]:
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> MaskedPrediction:
     gold: Any = example.label or ()
     lists = [row["subwords"], row.get("losses", ()), gold]
-    lists += [row[name] for name in ("read_as", "counts") if row.get(name)]
     if not conforms(gold, tuple[str]) or len({*map(len, lists)}) > 1:
         raise DataError(
             f"{where}: subwords, losses and gold must be lists of the same length: name a "
@@ -80,22 +67,8 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> MaskedPr
         tuple(row["subwords"]),
         gold=tuple(gold),
         losses=tuple(row.get("losses", ())),
-        read_as=tuple(row.get("read_as", ())),
-        counts=tuple(row.get("counts", ())),
         **further,
     )
-
-
-def _groupings(tables: Tables) -> dict[str, Grouping]:
-    read_as = [prediction.read_as for prediction in tables.predictions]
-    groups: dict[str, tuple[Any, Sequence[str]]] = {}
-    if all(map(len, read_as)):
-        groups["read as"] = chain.from_iterable(read_as), ("masked", "random", "kept")
-    counts = [prediction.counts for prediction in tables.predictions]
-    if all(map(len, counts)):
-        names = (bucket(number, COUNTS) for number in chain.from_iterable(counts))
-        groups["in training text"] = names, buckets(COUNTS)
-    return {name: right_by_group(tables.items, *args, "subwords") for name, args in groups.items()}
 
 
 SUBWORDS = PredictionType(
@@ -122,7 +95,6 @@ SUBWORDS = PredictionType(
     tables=_with_items,
     read_gold=_read_gold,
     gold_of_row=text_of_row,
-    groupings=_groupings,
     sides=None,
 )
 """The subwords at masked positions, and the losses there."""

@@ -21,7 +21,7 @@ from finetune.data import Dataset
 from finetune.data.preparation import limited
 from finetune.models.warm_start import LANGUAGE_MODELS
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
-from finetune.preprocessing.masking import MASK_KINDS, Masking, special_subwords
+from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import (
     MaskedTask,
@@ -148,13 +148,13 @@ class PretrainingTask(MaskedTask):
         return torch.stack([loss.sum() for loss in losses]), torch.stack(counts)
 
     def decode(self, scores: Any, batch: Batch) -> list[Array]:
-        """Decode loss, best subword, gold subword and type of each target [M, 4].
+        """Decode loss, best subword and gold subword of each target [M, 3].
 
         The boundary objective adds its loss (NaN outside of spans), next sentence prediction 1 if
         the second text is random, and the probability that it follows.
         """
         targets = batch.targets
-        columns = [scores.loss, scores.best, targets["token"], targets["replacement"]]
+        columns = [scores.loss, scores.best, targets["token"]]
         if self.state.config.boundary:
             none = torch.full_like(scores.loss, torch.nan)
             columns.append(none.index_copy(0, targets["boundary"], scores.boundary))
@@ -168,10 +168,10 @@ class PretrainingTask(MaskedTask):
     ) -> MaskedPrediction:
         """Name the subwords of all targets in order."""
         values, names = joined_values(outputs), self.tokenizer.tokenizer.convert_ids_to_tokens
-        best, token, replacement = values[:, 1:4].T.astype(np.int64)
+        best, token = values[:, 1:3].T.astype(np.int64)
         further: dict[str, Any] = {}
         if self.state.config.boundary:
-            losses = values[:, 4]
+            losses = values[:, 3]
             further["boundary_losses"] = tuple(losses[~np.isnan(losses)].tolist())
         if self.state.config.nsp and len(values):
             further |= {"follows": not values[0, -2], "follows_score": float(values[0, -1])}
@@ -180,8 +180,6 @@ class PretrainingTask(MaskedTask):
             tuple(names(best.tolist())),
             gold=tuple(names(token.tolist())),
             losses=tuple(values[:, 0].tolist()),
-            read_as=tuple(MASK_KINDS[number] for number in replacement),
-            counts=tuple(self._frequency[token].tolist()),
             **further,
         )
 

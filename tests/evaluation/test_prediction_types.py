@@ -53,7 +53,7 @@ SENTENCE = TokenExample(0, WORDS, (PER, LOC), ("B-PER", "O", "B-LOC"), relations
 TEXT = TextExample(0, "Where?", "In Oslo.", "a")
 QUESTION = Question(0, "Where?", "In Oslo.", answers=(Answer(3, "Oslo"),))
 OSLO = FoundAnswer(3, 7, "Oslo", 0.75)
-MASKED = {"losses": (0.5, 0.25), "read_as": ("masked", "kept"), "counts": (3, 0)}
+MASKED = {"losses": (0.5, 0.25)}
 WRITTEN: dict[str, tuple[Example, Prediction]] = {
     "label": (TEXT, TextPrediction(0, "a", 0.75, {"a": 0.75, "b": 0.25}, "a")),
     "a blank text": (TEXT, TextPrediction(0, None)),
