@@ -57,11 +57,12 @@ ROWS: dict[str, Callable[[list[str], random.Random], str]] = {
 }
 
 
-def _main(task: str, rows: str) -> None:
+def main(task: str, rows: str) -> None:
+    """Write rows of a task to standard output."""
     forms, draw, row = words(), random.Random(0), ROWS[task]
     for _ in range(int(rows)):
         sys.stdout.write(row(forms, draw) + "\n")
 
 
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+if __name__ == "_main__":
+    main(*sys.argv[1:])

@@ -15,7 +15,16 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from benchmarks import measure, measured_model, prediction, shapes, synthetic, training
+from benchmarks import (
+    generated_rows,
+    measure,
+    measured_model,
+    prediction,
+    rows,
+    shapes,
+    synthetic,
+    training,
+)
 from benchmarks.__main__ import main, memory_returned
 from benchmarks.measure import Variant, Work, Workload
 from finetune.models import attention, graphs
@@ -178,6 +187,16 @@ def test_errors(flags: tuple[str, ...], problem: str, capsys: Printed) -> None:
     with pytest.raises(SystemExit) as end:
         run(*flags, "--model", fx.checkpoint())
     assert end.value.code == 2 and problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", sorted(rows.READERS))
+def test_reading_of_generated_rows(task: str, tmp_path: Path, capsys: Printed) -> None:
+    generated_rows.main(task, "40")
+    path = tmp_path / "rows.jsonl"
+    path.write_text(capsys.readouterr().out, "utf-8")
+    rows.main(task, str(path))
+    first, stages = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{task}, 36 rows of train, ") and "fingerprint" in stages
 
 
 def test_rows_are_medians_of_turns_that_interleave() -> None:
