@@ -11,7 +11,7 @@ from finetune.cli.output import check_output
 from finetune.config.options import OUTPUT, argument
 
 FORMAT_SUFFIXES = {
-    "jsonl": (".jsonl", ".ndjson"),
+    "jsonl": (".jsonl",),
     "conll": (".conll", ".txt", ".tsv", ".iob", ".iob2", ".bio", ".conllu"),
     "doccano": (".jsonl",),
     "label-studio": (".json",),

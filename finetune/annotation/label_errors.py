@@ -230,7 +230,7 @@ def find_label_errors(command: Check) -> bool:
         UserError: The models are no better than a constant rule.
     """
     if command.out is not None:
-        check_output(command.out, suffixes=(".jsonl", ".ndjson", ""))
+        check_output(command.out, suffixes=(".jsonl", ""))
         require_replaceable(Path(command.out), '{"file": ')
     folds = read_folds(Path(command.source or ""))
     score = cross_fitted_score(folds)

@@ -34,7 +34,6 @@ from finetune.runtime.files import SaveError
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.row_files import (
     ROW_SUFFIXES,
-    TABLE_SUFFIXES,
     csv_lines,
     json_line,
     row_writer,
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
     from finetune.inference.predictor import Predictor
     from finetune.runtime.progress import Reporter
     from finetune.types import Example
-
-RESUMABLE = (".jsonl", ".ndjson")
-"""Suffixes of files that --resume continues."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +125,7 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
         out = Path(self.out or "")
         is_file = out.is_file() or not out.exists()
         plain = self.file is not None and not self._is_stream
-        return plain and is_file and out.suffix.lower() in RESUMABLE
+        return plain and is_file and out.suffix.lower() == ".jsonl"
 
     def _predict(self) -> None:
         output = None if self.out == "-" else self.out
@@ -186,7 +182,7 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             skip = on_main_process(
                 lambda: start_lines(Path(output), content, resume=self.resume, multiple=multiple)
             )
-        as_table = Path(output).suffix.lower() in TABLE_SUFFIXES
+        as_table = Path(output).suffix.lower() == ".csv"
         reporter = Reporter() if process_index() == 0 else None
         counts, rows = self._predictions(model, as_table, skip, reporter)
         if reporter is None:

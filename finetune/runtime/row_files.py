@@ -10,9 +10,7 @@ import contextlib
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,8 +22,6 @@ Write = Callable[[JsonRow], None]
 
 GOLD = ("label", "choice")
 """Fields of predictions that are named as columns of gold."""
-GROUP = 4096
-"""Rows of a row group of Parquet files."""
 
 
 def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out") -> str:
@@ -55,14 +51,9 @@ def row_writer(path: str | Path, *, separator: str = ",", append: bool = False) 
     Raises:
         UserError: The suffix names no format, or the format cannot hold a row.
     """
-    make: Any = _FORMATS[require_suffix(path, _FORMATS)]
-    binary = make is _parquet
-    if make is _parquet:
-        make = partial(_parquet, name=Path(path).name)
-    elif make is _csv:
-        make = partial(_csv, separator=separator)
-    opened = replace_file(Path(path), follow=True, binary=binary, append=append)
-    with opened as file, make(file) as write:
+    make = _FORMATS[require_suffix(path, _FORMATS)]
+    opened = replace_file(Path(path), follow=True, append=append)
+    with opened as file, make(file, separator) as write:
         yield write
 
 
@@ -111,13 +102,13 @@ def csv_line(values: Iterable[Any], separator: str = ",") -> str:
     """
     line = io.StringIO()
     # cells with line ends are quoted since the line end of the writer has these characters
-    csv.writer(line, delimiter=separator, lineterminator="\r\n").writerow(map(guarded, values))
+    csv.writer(line, delimiter=separator, lineterminator="\r\n").writerow(map(_cell, values))
     return line.getvalue().removesuffix("\r\n")
 
 
-def guarded(value: Any) -> Any:
-    """Format a value for a cell of a text file."""
-    value = _plain(value)
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | tuple | dict | bool):
+        value = json.dumps(value, ensure_ascii=False, default=str)
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         try:
             float(value)
@@ -134,27 +125,11 @@ def csv_lines(rows: Iterable[JsonRow], separator: str = ",") -> Iterator[str]:
             yield csv_line(values, separator)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple | dict | bool):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return value
-
-
 class _Header:
     """The cells of rows in the columns of the first one."""
 
     def __init__(self) -> None:
         self.columns: list[str] = []
-
-    def check(self, row: JsonRow) -> None:
-        self.columns = self.columns or list(row)
-        header = {*self.columns}
-        if unknown := [n for n, value in row.items() if value is not None and n not in header]:
-            raise UserError(
-                f"row {row.get('id')}: the column {unknown[0]!r} is not in the first row, so "
-                f"not in the header of the table ({abbreviated(self.columns)}): write JSON Lines "
-                "(.jsonl)."
-            )
 
     def rows(self, row: JsonRow) -> Iterator[Sequence[Any]]:
         flat = dict(row)
@@ -162,29 +137,35 @@ class _Header:
         if isinstance(scores, dict):
             del flat["scores"]
             flat |= {f"score:{name}": value for name, value in scores.items()}
-        first = not self.columns
-        self.check(flat)
-        if first:
+        if not self.columns:
+            self.columns = list(flat)
             yield self.columns
+        header = {*self.columns}
+        if unknown := [n for n, value in flat.items() if value is not None and n not in header]:
+            raise UserError(
+                f"row {row.get('id')}: the column {unknown[0]!r} is not in the first row, so "
+                f"not in the header of the table ({abbreviated(self.columns)}): write JSON Lines "
+                "(.jsonl)."
+            )
         yield [flat.get(name) for name in self.columns]
 
 
 @contextlib.contextmanager
-def _json_lines(file: IO[str]) -> Iterator[Write]:
+def _json_lines(file: IO[str], _: str) -> Iterator[Write]:
     yield lambda row: print(json_line(row), file=file)
 
 
 @contextlib.contextmanager
-def _json_list(file: IO[str]) -> Iterator[Write]:
-    separator = "[\n"
+def _json_list(file: IO[str], _: str) -> Iterator[Write]:
+    begin = "[\n"
 
     def write(row: JsonRow) -> None:
-        nonlocal separator
-        file.write(separator + json_line(row))
-        separator = ",\n"
+        nonlocal begin
+        file.write(begin + json_line(row))
+        begin = ",\n"
 
     yield write
-    file.write("\n]\n" if separator == ",\n" else "[]\n")
+    file.write("\n]\n" if begin == ",\n" else "[]\n")
 
 
 @contextlib.contextmanager
@@ -195,89 +176,11 @@ def _csv(file: IO[str], separator: str) -> Iterator[Write]:
     )
 
 
-@contextlib.contextmanager
-def _tsv(file: IO[str]) -> Iterator[Write]:
-    header = _Header()
-
-    def line(values: Sequence[Any]) -> str:
-        cells = ("" if value is None else str(guarded(value)) for value in values)
-        return "\t".join(re.sub(r"\r\n|[\t\r\n\v\f]", " ", cell) for cell in cells) + "\n"
-
-    yield lambda row: file.writelines(map(line, header.rows(row)))
-
-
-@contextlib.contextmanager
-def _parquet(file: IO[bytes], name: str = "") -> Iterator[Write]:
-    import pyarrow
-    from pyarrow import parquet
-
-    rows: list[JsonRow] = []
-    header = _Header()
-    with contextlib.ExitStack() as stack:
-        writer: Any = None
-
-        def flush() -> None:
-            nonlocal writer
-            try:
-                types = _types(rows)
-                if writer is None:
-                    text, is_null = pyarrow.string(), pyarrow.types.is_null
-                    schema = {column: text if is_null(t) else t for column, t in types.items()}
-                    schema = pyarrow.schema(schema)
-                    writer = stack.enter_context(parquet.ParquetWriter(file, schema))
-                for column, type in types.items():
-                    if not _fits(type, expected := writer.schema.field(column).type):
-                        raise pyarrow.ArrowTypeError(f"{column} is {type} after {expected}")
-                # conversion alone would cut 2.5 to 2, and leave out new keys of objects
-                writer.write_table(
-                    pyarrow.Table.from_pylist([dict(row) for row in rows], writer.schema)
-                )
-            except (pyarrow.ArrowException, OverflowError) as error:
-                detail = " ".join(str(error).split())
-                raise UserError(
-                    f"{name}: the values of a column are not of one type, which Parquet needs "
-                    f"({detail:.200}): write JSON Lines (.jsonl)."
-                ) from error
-            rows.clear()
-
-        def write(row: JsonRow) -> None:
-            header.check(row)
-            rows.append(row)
-            if len(rows) == GROUP:
-                flush()
-
-        yield write
-        if rows or writer is None:
-            flush()
-
-
-def _types(rows: Sequence[JsonRow]) -> dict[str, Any]:
-    import pyarrow
-
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: pyarrow.array([row.get(name) for row in rows]).type for name in names}
-
-
-def _fits(type: Any, expected: Any) -> bool:
-    import pyarrow
-
-    schema, other = pyarrow.schema([("", expected)]), pyarrow.schema([("", type)])
-    try:
-        return bool(pyarrow.unify_schemas([schema, other], promote_options="permissive") == schema)
-    except pyarrow.ArrowTypeError:
-        return False
-
-
 _FORMATS: Mapping[str, Callable[..., contextlib.AbstractContextManager[Write]]] = {
     ".jsonl": _json_lines,
-    ".ndjson": _json_lines,
     "": _json_lines,
     ".json": _json_list,
     ".csv": _csv,
-    ".tsv": _tsv,
-    ".parquet": _parquet,
 }
 ROW_SUFFIXES = tuple(_FORMATS)
 """The suffixes of files of rows; a name without a suffix is JSON Lines."""
-TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
-"""The suffixes of tables, whose rows have the columns of the first row."""

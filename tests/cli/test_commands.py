@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data import read_text_file
 from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import Outcome, run
@@ -211,13 +210,6 @@ def test_predictions_for_a_spreadsheet(task: str, workdir: Path, tmp_path: Path)
     table = list(csv.DictReader(io.StringIO(outcome.out)))
     assert run("predict", workdir / task, "--file", path, "--out", tmp_path / "p.csv").code == 0
     assert (tmp_path / "p.csv").read_text("utf-8").splitlines() == outcome.out.splitlines()
-    for suffix in (".tsv", ".parquet"):
-        output = tmp_path / f"p{suffix}"
-        assert run("predict", workdir / task, "--file", path, "--out", output).code == 0
-        found = read_text_file(str(output), columns={"text": "note"}, pair=False, labels=False)
-        assert [each.key for each in found] == [
-            f"{'-n' if suffix != '.tsv' else chr(39) + '-n'}{n}" for n in range(5)
-        ]
     run("predict", workdir / task, "--file", path, "--out", tmp_path / "p.pdf").refused(
         "the suffix names the format: one of .jsonl"
     )
