@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -137,11 +137,15 @@ class MaskFilling(MaskedTask):
         room = self.tokenizer.room(self.state.max_length)
         texts = [sample.text.split("\n") for sample in examples]
         lines = iter(self.tokenizer.subwords_with_words([x for text in texts for x in text]))
+        separator = [self.tokenizer.tokenizer.sep_token_id]
         rows, num_cut = [], 0
         for example, lines_of_text in zip(examples, texts, strict=True):
             words: list[list[int]] = []
-            for ids, starts in islice(lines, len(lines_of_text)):
+            for line in lines_of_text:
+                ids, starts = next(lines)
                 words += [ids[a:b] for a, b in pairwise([*starts, len(ids)])]
+                if not line:
+                    words.append(separator)
             num_cut += sum(len(word) > room for word in words)
             words = [word[:room] for word in words]
             parts = windows([len(word) for word in words], room, 0)

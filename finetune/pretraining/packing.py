@@ -1,8 +1,9 @@
 """Read running text, and pack its lines into sequences of at most the longest sequence.
 
-A sequence ends with its document (Liu et al., 2019, RoBERTa: DOC-SENTENCES). Lines stay whole. A
-line over the limit is cut between words, and begins in the previous sequence if there is room.
-Nothing is left out.
+Liu et al. (2019), RoBERTa: DOC-SENTENCES, the better variant, ends a sequence with its document;
+FULL-SENTENCES goes on with the next document after a separator. Lines stay whole. A line over the
+limit is cut between words, and begins in the previous sequence if there is room. Nothing is left
+out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
 from finetune.types import TextBlock, TextExample, UserError, quantity
+
+Packing = Literal["doc-sentences", "full-sentences"]
 
 HELD_OUT_SHARE = 0.05
 """Fraction of the documents to hold out for validation."""
@@ -73,7 +76,7 @@ class PackingCounts:
 
 
 def pack_documents(
-    documents: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int
+    documents: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int, packing: Packing
 ) -> tuple[Examples, PackingCounts]:
     """Pack lines into numbered sequences, and count them. Many sequences are kept on disk.
 
@@ -81,11 +84,13 @@ def pack_documents(
         documents: Documents, one line of ``text`` for each unit that stays whole.
         tokenizer: Counts the subwords.
         max_length: The longest sequence in tokens, with special tokens.
+        packing: End sequences with their document, or go on after a separator. Documents in one
+            sequence have an empty line between them.
     """
     room = tokenizer.room(max_length)
 
     counts = PackingCounts(np.zeros(len(tokenizer.tokenizer), np.int64), len(documents))
-    packed = collected(_packed(documents, tokenizer, room, counts), "packing")
+    packed = collected(_packed(documents, tokenizer, room, packing, counts), "packing")
     counts.sequences = len(packed)
     return packed, counts
 
@@ -94,11 +99,15 @@ def _packed(
     documents: Sequence[TextExample],
     tokenizer: SubwordTokenizer,
     room: int,
+    packing: Packing,
     counts: PackingCounts,
 ) -> Iterator[TextBlock]:
-    open_sequence = _OpenSequence(room)
+    open_sequence = _OpenSequence(room, tokenizer.tokenizer.sep_token_id)
     for document, lines in _tokenized(documents, tokenizer, counts.frequency):
-        yield from open_sequence.close()
+        if packing == "doc-sentences" or document.key != open_sequence.source.key:
+            yield from open_sequence.close()
+        else:
+            open_sequence.separate()
         counts.lines += len(lines)
         for line in lines:
             size = len(line.ids)
@@ -119,8 +128,9 @@ def _packed(
 class _OpenSequence:
     """The sequence being filled."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, separator: int) -> None:
         self.room, self.size, self.number = room, 0, 0
+        self.separator = _Line("", [separator], [0])
         self.lines: list[_Line] = []
         self.source = TextExample(0, "")
 
@@ -133,7 +143,14 @@ class _OpenSequence:
         self.size += size
         return ended
 
+    def separate(self) -> None:
+        if self.lines:
+            self.lines.append(self.separator)
+            self.size += 1
+
     def close(self) -> list[TextBlock]:
+        while self.lines and self.lines[-1] is self.separator:
+            del self.lines[-1]
         ended, self.lines, self.size = self.lines, [], 0
         if not ended:
             return []
@@ -211,7 +228,7 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
     data = with_held_out_splits(data, config, HELD_OUT_SHARE)
     splits, notes, frequency = dict[str, Examples](), list[str](), list[int]()
     for split, documents in data.splits.items():
-        sequences, counts = pack_documents(documents, tokenizer, longest)
+        sequences, counts = pack_documents(documents, tokenizer, longest, config.packing)
         if not sequences:
             raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
         notes.append(f"{split}: {counts.note(tokenizer.room(longest))}")

@@ -45,6 +45,9 @@ class PretrainConfig(TrainConfig):
     alpha: Annotated[float, Limit(lambda value: 0 <= value <= 1, "from 0 to 1")] = 0.3
     """Exponent of the sizes of several sources: 1 keeps their proportions, 0 makes them equal.
     Sequences of small sources are repeated."""
+    packing: Literal["doc-sentences", "full-sentences"] = "doc-sentences"
+    """Fill sequences with whole lines of one document (`doc-sentences`), or across documents, with
+    a separator (`full-sentences`)."""
     mask: Annotated[Literal["subwords", "words", "spans"], COMMON] = "subwords"
     """Mask single subwords, whole words, or spans of words of geometrically distributed length."""
     mask_probability: Annotated[float, FRACTION] = 0.15
@@ -98,6 +101,10 @@ class PretrainConfig(TrainConfig):
             raise UserError(
                 f"--boundary predicts spans from their neighbors, not {self.mask}: add --mask "
                 "spans, or leave --boundary out."
+            )
+        if self.nsp and self.packing != "doc-sentences":
+            raise UserError(
+                f"--nsp divides texts of one document: leave --packing {self.packing} out."
             )
         if self.test_sets:
             raise UserError("--test-sets does not apply to running text: leave it out.")

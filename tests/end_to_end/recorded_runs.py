@@ -109,7 +109,7 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
         "spans": ("--mask", "spans", "--boundary", "--nsp"),
         "boundary": ("--mask", "spans", "--boundary"),
         "nsp": ("--nsp",),
-        "words": ("--mask", "words", "--explore"),
+        "words": ("--mask", "words", "--explore", "--packing", "full-sentences"),
         "frequency": ("--replacement", "unigram", "--mask-probability", "0.3"),
     }.items():
         given = train("pretrain", model, data.running_text, "--steps", "4", *more)

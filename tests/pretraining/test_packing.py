@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
@@ -30,14 +30,15 @@ def tokenizer(family: str) -> SubwordTokenizer:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("packing", ["doc-sentences", "full-sentences"])
 @pytest.mark.parametrize("max_length", [12, 40, 64])
-def test_nothing_is_left_out(family: str, max_length: int) -> None:
+def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None:
     subwords = tokenizer(family)
-    blocks, counts = pack_documents(documents(DOCUMENTS), subwords, max_length)
+    blocks, counts = pack_documents(documents(DOCUMENTS), subwords, max_length, packing)
     room = max_length - 2
     for block in blocks:
         lines = block.text.split("\n")
-        size = sum(map(len, subwords.text_subwords(lines)))
+        size = sum(map(len, subwords.text_subwords(lines))) + lines.count("")
         assert 0 < size <= room
         assert lines[0] and lines[-1]
     written = "".join(block.text for block in blocks).replace("\n", "").replace(" ", "")
@@ -55,10 +56,13 @@ def test_nothing_is_left_out(family: str, max_length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "nsp"),
-    [("bert", False), ("roberta", False), ("xlm-roberta", False), ("bert", True)],
+    ("family", "packing", "nsp"),
+    [
+        *product(["bert", "roberta", "xlm-roberta"], ["doc-sentences", "full-sentences"], [False]),
+        ("bert", "doc-sentences", True),
+    ],
 )
-def test_blocks_know_their_subwords(family: str, nsp: bool, tmp_path: Path) -> None:
+def test_blocks_know_their_subwords(family: str, packing: str, nsp: bool, tmp_path: Path) -> None:
     """Sequences are those that the tokenizer makes of the texts of the blocks."""
     texts = [
         *DOCUMENTS,
@@ -68,7 +72,7 @@ def test_blocks_know_their_subwords(family: str, nsp: bool, tmp_path: Path) -> N
     ]
     (tmp_path / "train.txt").write_text("\n\n".join(texts), encoding="utf-8", newline="")
     paths = {"model": fx.checkpoint(family), "data": tmp_path / "train.txt", "validation": "none"}
-    settings = {"nsp": nsp, "max_length": 64 if nsp else 24}
+    settings = {"packing": packing, "nsp": nsp, "max_length": 64 if nsp else 24}
     task, loaded = fx.load(fx.config("pretrain", **paths, **settings))
     blocks = loaded.splits["train"]
     assert all(block.subwords is not None for block in blocks)
@@ -81,11 +85,11 @@ def test_blocks_know_their_subwords(family: str, nsp: bool, tmp_path: Path) -> N
 def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subwords = tokenizer(family)
     texts = [*documents(DOCUMENTS * 3), TextExample(15, "the train " * 40, where="f:15", key="en")]
-    expected, counts = pack_documents(texts, subwords, 20)
+    expected, counts = pack_documents(texts, subwords, 20, "doc-sentences")
     keep_on_disk(monkeypatch)
     stored = collected(texts)
     assert stored.is_large
-    blocks, counted = pack_documents(stored, subwords, 20)
+    blocks, counted = pack_documents(stored, subwords, 20, "doc-sentences")
     assert list(blocks) == expected
     assert [block.subwords for block in blocks] == [block.subwords for block in expected]
     assert (counted.frequency == counts.frequency).all()
@@ -93,10 +97,16 @@ def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.M
     assert [getattr(counted, name) for name in names] == [getattr(counts, name) for name in names]
 
 
-def test_documents_end_blocks() -> None:
-    blocks, _ = pack_documents(documents(DOCUMENTS), tokenizer("bert"), 64)
-    numbers = [block.document for block in blocks]
-    assert numbers == sorted(numbers) and {*numbers} == {0, 1, 2, 4}
+def test_documents_end_blocks_or_are_separated() -> None:
+    subwords = tokenizer("bert")
+    by_document, _ = pack_documents(documents(DOCUMENTS), subwords, 64, "doc-sentences")
+    full, _ = pack_documents(documents(DOCUMENTS), subwords, 64, "full-sentences")
+    assert len(full) < len(by_document)
+    assert not any("" in block.text.split("\n") for block in by_document)
+    assert any("" in block.text.split("\n") for block in full)
+    sources = [TextExample(0, LINES[0], key="en"), TextExample(1, LINES[1], key="de")]
+    blocks, _ = pack_documents(sources, subwords, 64, "full-sentences")
+    assert [block.key for block in blocks] == ["en", "de"], "sources are not mixed"
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
@@ -106,7 +116,7 @@ def test_documents_end_blocks() -> None:
 def test_long_lines(family: str, text: str) -> None:
     """Also a line that is one word, without spaces, or far over the limit."""
     subwords = tokenizer(family)
-    blocks, counts = pack_documents(documents([text]), subwords, 20)
+    blocks, counts = pack_documents(documents([text]), subwords, 20, "doc-sentences")
     ids = [memoryview(block.subwords[0]).cast("i").tolist() for block in blocks]
     sizes = list(map(len, ids))
     assert max(sizes) <= 18 and list(chain.from_iterable(ids)) == subwords.text_subwords([text])[0]

@@ -105,7 +105,7 @@ def test_masks_of_scores_are_the_same_in_every_run() -> None:
 )
 def test_loss_equals_that_of_the_class(family: str, mask: str) -> None:
     """The summed loss of training, over its count, is that of transformers for the same labels."""
-    config = config_of(family, mask=mask)
+    config = config_of(family, mask=mask, packing="full-sentences")
     task, data = fx.load(config)
     sequences = task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 0)
     batch = pack(sequences, task.collate(sequences))
@@ -193,6 +193,7 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
         ({"metric": "mlm_loss", "steps": 1}, "cannot select a model; legal are mlm_accuracy"),
         ({"overlap": 3}, "does not apply to running text"),
         ({"boundary": True}, "add --mask spans"),
+        ({"nsp": True, "packing": "full-sentences"}, "leave --packing full-sentences out"),
         ({"nsp": True, "family": "roberta"}, "or leave --nsp out"),
         ({"nsp": True, "limit": 1}, "train split has a single document"),
         ({"nsp": True, "max_length": 40}, "every sequence of train is a single line"),
