@@ -152,7 +152,6 @@ FORMATS = Registry[Any](
         "parquet": "finetune.data.tables:read_parquet",
         "conll": "finetune.data.conll:read_conll",
         "conllu": "finetune.data.conll:read_conll",
-        "xml": "finetune.embeddings.sense_data:read_sense_xml",
     }
 )
 """The readers of data files by format, which is the suffix of the file."""

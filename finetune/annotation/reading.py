@@ -35,14 +35,6 @@ _OF_PREDICTIONS = (
     "follows_score",
     "votes",
 )
-_OF_QUESTIONS = {
-    "answers": "qa",
-    "no_answer_score": "qa",
-    "choices": "choice",
-    "choice": "choice",
-    "endings": "choice",
-}
-"""The task of rows with a column, in lower case, whose gold is no label."""
 
 
 def read_annotations(
@@ -57,7 +49,7 @@ def read_annotations(
     ignored are left out.
 
     Raises:
-        DataError: The file cannot be read, or holds questions, senses or vectors.
+        DataError: The file cannot be read.
     """
     if not isinstance(source, DataFile) and brat.is_document(path := local_path(source)):
         for role, name in (columns or {}).items():
@@ -65,8 +57,6 @@ def read_annotations(
         sentences, notes = brat.read_documents(path, encoding)
         return _of_sentences(sentences, notes)
     file = open_data(source, encoding=encoding)
-    if file.format == "xml":
-        raise DataError(f"{file.name}: senses of words are no labels of texts or spans.")
     if file.format in ("txt", "tsv", "unknown") and looks_like_conll(file):
         file.format = "conll"
     if file.format in ("conll", "conllu"):
@@ -82,14 +72,6 @@ def read_annotations(
     rows = table.peek(None)
     if not rows:
         raise DataError(f"{file.name}: there is no row in it.")
-    names = {name.lower() for name in table.header}
-    is_labeled = "text" in names | roles.keys() and names & {"label", "accept", "spans"}
-    task = "" if is_labeled else next((_OF_QUESTIONS[n] for n in names & {*_OF_QUESTIONS}), "")
-    if task or ("answer" in names and _is_prediction(rows[0].values) and not is_labeled):
-        raise DataError(
-            f"{file.name}: these are questions of {task or 'qa'}, a task that is not supported "
-            "here: give labels of texts, tags of words, or spans."
-        )
     if roles.keys() & {"words", "tags", "spans"} or _hold_words(rows):
         return _of_words(table, rows, roles)
     return _of_texts(table, rows, roles)

@@ -248,8 +248,7 @@ class Wsd(LayersOption, EncodingOption, Command):
     """Encoder: a short name, hub id, model folder or run folder."""
     data: str
     """Sentences with annotated words: `train=FILE,validation=FILE,test=FILE` or a folder. Files are
-    JSON Lines with `tokens` and `targets` (start, end, lemma, pos, senses), or NAME.data.xml with
-    NAME.gold.key.txt in the format of Raganato et al."""
+    JSON Lines with `tokens` and `targets` (start, end, lemma, pos, senses)."""
     inventory: str | None = None
     """Folder of WordNet's files: index.sense, and data.* for --glosses. Default: the senses of the
     training data."""

@@ -100,7 +100,7 @@ def read_examples(
 
 def _has_senses(path: str, encoding: str) -> bool:
     file = open_data(path, encoding=encoding)
-    if file.format not in ("json", "jsonl", "parquet", "xml"):
+    if file.format not in ("json", "jsonl", "parquet"):
         return False
     return any("targets" in row.values for row in read_file(file).peek(1))
 

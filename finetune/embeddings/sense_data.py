@@ -1,25 +1,19 @@
-"""Files of word senses: sentences with targets, gold keys, and predicted senses.
-
-Files are JSON Lines, or XML with gold keys of the word sense disambiguation framework of Raganato
-et al. 2017.
-"""
+"""Files of word senses: sentences with targets, and predicted senses."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 import numpy as np
 
 from finetune.config.values import conforms
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data, read_lines
+from finetune.data.files import UTF_8, DataFile, ReadOptions, open_data
 from finetune.data.sources import open_splits
 from finetune.data.tables import Table, read_file
 from finetune.data.word_splitting import split_words
@@ -38,8 +32,7 @@ _TARGET = (
 def read_senses(spec: str, *, encoding: str = UTF_8) -> Dataset:
     """Read sentences with targets into TokenExamples; ``spec`` is as in ``read_text``.
 
-    Files are JSON Lines or Parquet with ``tokens`` and ``targets``, or the XML of the framework of
-    Raganato et al. 2017 with its file of gold keys.
+    Files are JSON Lines or Parquet with ``tokens`` and ``targets``.
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -96,8 +89,8 @@ def marked_sentence(
 def _open(file: DataFile) -> Table:
     if file.format in ("txt", "unknown", "tsv", "csv", "conll", "conllu"):
         raise DataError(
-            f"{file.name} has no targets: give JSON Lines with tokens and targets, or the "
-            "NAME.data.xml of the framework of Raganato et al. with NAME.gold.key.txt."
+            f"{file.name} has no targets: give JSON Lines with tokens and targets (of the XML of "
+            "Raganato et al., examples/sense_corpus.py makes them)."
         )
     return read_file(file, ReadOptions())
 
@@ -142,63 +135,6 @@ def _target(item: Any, num_words: int, id: str, document: str | None, where: str
 
 def _keys(senses: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sense_key(sense) or sense for sense in senses))
-
-
-def read_sense_xml(file: DataFile, options: ReadOptions, table: Table) -> Iterator[Row]:
-    """Read sentences with targets from ``NAME.data.xml``, and their gold senses from
-    ``NAME.gold.key.txt`` in the same folder.
-
-    The rows have the columns of JSON Lines: id, document, tokens and targets.
-    """
-    base = file.name.removesuffix(".gz").removesuffix(".xml").removesuffix(".data")
-    paths = (Path(f"{base}.gold.key.txt{suffix}") for suffix in ("", ".gz"))
-    gold: dict[str, list[str]] = {}
-    if (path := next(filter(Path.is_file, paths), None)) is not None:
-        for number, text, _ in read_lines(str(path), path):
-            id, *senses = text.split() or [""]
-            if id and not (senses and all(map(sense_key, senses))):
-                raise DataError(
-                    f"{path}:{number}: {text!r:.60} is not an id with sense keys: write for "
-                    "instance d000.s000.t000 bank%1:14:00::"
-                )
-            gold[id] = senses
-    table.header = ["id", "document", "tokens", "targets"]
-    parser: Any = XMLPullParser(["start", "end"])
-    document: str | None = None
-    number = 1
-    try:
-        for line in chain(file.lines, [None]):
-            if line is None:
-                parser.close()  # it may have kept the last elements
-            else:
-                number = line.number
-                parser.feed(line.text + "\n")
-            for event, element in parser.read_events():
-                if event == "start" and element.tag in ("text", "document"):
-                    document = element.get("id")
-                elif event == "end" and element.tag == "sentence":
-                    row = {"id": element.get("id"), "document": document}
-                    yield Row(row | _words(element, gold), file.where(number))
-                    element.clear()
-    except ParseError as error:
-        raise DataError(
-            f"{file.where(number)}: not well-formed XML ({error}): restore the file, or "
-            "write JSON Lines with tokens and targets."
-        ) from error
-
-
-def _words(sentence: Element, gold: Mapping[str, list[str]]) -> dict[str, Any]:
-    tokens: list[str] = []
-    targets = []
-    for element in sentence:
-        words = (element.text or "").split()
-        if element.tag == "instance":
-            id = element.get("id", "")
-            target = {"id": id, "start": len(tokens), "end": len(tokens) + len(words)}
-            target |= {name: element.get(name) for name in ("lemma", "pos")}
-            targets.append(target | ({"senses": gold[id]} if id in gold else {}))
-        tokens += words
-    return {"tokens": tokens, "targets": targets}
 
 
 def _with_items(tables: Tables) -> Tables:

@@ -10,23 +10,17 @@ import pytest
 from tests.command import run
 from tests.small_data import write_jsonl
 
-PREDICTED = {"id": 0, "text": "Where?", "text_pair": "In Oslo", "where": "x:1", "score": 0.9}
 ROWS: dict[str, list[dict[str, Any]]] = {
     "labels": [{"id": n, "text": f"t{n}", "label": label} for n, label in enumerate("xy")],
     "numbers": [{"id": n, "text": f"t{n}", "label": n / 2} for n in range(2)],
     "spans": [{"id": 0, "text": "t0", "spans": [[0, 1, "x y"]]}],
-    "answers": [{"text": "Where?", "text_pair": "In Oslo", "answers": [{"text": "Oslo"}]}],
-    "answered": [{**PREDICTED, "answer": "Oslo", "gold": [{"text": "Oslo", "start": 3}]}],
 }
-NOT_HERE = "a task that is not supported here"
 REFUSED = {
     "convert labels.jsonl --to conll --out o.conll": "--to conll: the data have texts with labels",
     "convert labels.jsonl --to jsonl --out labels.jsonl": "would overwrite the input",
     "convert labels.jsonl --to doccano --out o.json": "o.json",
     "convert spans.jsonl --to conll --out o.conll": "a label with white space, 'x y'",
     "convert numbers.jsonl --to doccano --out o.jsonl": "numbers as labels",
-    "convert answers.jsonl --to jsonl --out o.jsonl": f"questions of qa, {NOT_HERE}",
-    "convert answered.jsonl --to jsonl --out o.jsonl": f"questions of qa, {NOT_HERE}",
 }
 
 

@@ -392,8 +392,3 @@ def test_abstained_tags_leave_a_sentence_without_tags(tmp_path):
     found = read_annotations(write_jsonl(tmp_path / "p.jsonl", rows))
     assert [row.example.tags for row in found.rows] == [None, ("Y", "X")]
     assert found.notes == ["1 row with abstained tags: read without tags (0)"]
-
-
-def test_columns_of_questions_beside_labels_are_others(tmp_path):
-    labeled = [{"text": "a", "label": "x", "choice": 1, "answers": "b"}]
-    assert read_annotations(write_jsonl(tmp_path / "l.jsonl", labeled)).rows[0].example.label == "x"

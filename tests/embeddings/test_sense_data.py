@@ -1,8 +1,7 @@
-"""Sentences with targets, the framework's XML, gold keys, and WordNet's files."""
+"""Sentences with targets, and WordNet's files."""
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -13,48 +12,6 @@ from finetune.types import UserError
 from tests.small_data import write_jsonl
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "data" / "senses"
-XML = """<?xml version="1.0" encoding="UTF-8" ?>
-<corpus lang="en" source="x">
-<text id="d000">
-<sentence id="d000.s000">
-<wf lemma="the" pos="DET">The</wf>
-<instance id="d000.s000.t000" lemma="change_ringing" pos="NOUN">change ringing</instance>
-<wf lemma="be" pos="VERB">is</wf>
-<instance id="d000.s000.t001" lemma="asleep" pos="ADJ">a\u00e9 &amp; b</instance>
-</sentence>
-</text>
-</corpus>
-"""
-KEYS = "d000.s000.t000 change_ringing%1:04:00::\nd000.s000.t001 a%5:00:00:dead(p):00 b%3:00:00::\n"
-
-
-def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
-    (tmp_path / "x.data.xml").write_text(XML)
-    (tmp_path / "x.gold.key.txt").write_text(KEYS)
-    (example,) = read_senses(f"test={tmp_path / 'x.data.xml'}").splits["test"]
-    assert example.words == ("The", "change", "ringing", "is", "aé", "&", "b")
-    first, second = example.targets
-    assert (first.start, first.end, first.lemma, first.pos) == (1, 3, "change_ringing", "NOUN")
-    assert (second.key, second.document, second.where) == (
-        "d000.s000.t001",
-        "d000",
-        f"{tmp_path / 'x.data.xml'}:9",
-    )
-    assert second.senses == ("a%5:00:00:dead:00", "b%3:00:00::"), "without the marker (p)"
-    names = ("start", "end", "lemma", "pos", "senses")
-    targets = [{n: getattr(t, n) for n in names} | {"id": t.key} for t in example.targets]
-    row = {"id": "d000.s000", "document": "d000", "tokens": example.words, "targets": targets}
-    write_jsonl(tmp_path / "x.jsonl", [row])
-    with gzip.open(tmp_path / "z.jsonl.gz", "wt") as file:
-        file.write((tmp_path / "x.jsonl").read_text())
-    data = read_senses(f"train={tmp_path / 'x.jsonl'},test={tmp_path / 'z.jsonl.gz'}")
-    for split in ("train", "test"):
-        (same,) = data.splits[split]
-        from_rows, expected = (
-            [(*(getattr(t, n) for n in names), t.key, t.document) for t in sentence.targets]
-            for sentence in (same, example)
-        )
-        assert from_rows == expected
 
 
 TARGET = {"start": 0, "end": 1, "lemma": "b", "pos": "NOUN"}
@@ -79,18 +36,20 @@ def test_wrong_rows(change: dict, message: str, tmp_path: Path) -> None:
         read_senses(str(tmp_path / "x.jsonl"))
 
 
-def test_other_wrong_files(tmp_path: Path) -> None:
-    for name, content, message in (
-        ("x.xml", "<corpus><sentence>\n<wf>a</sentence>", ":2: not well-formed XML"),
-        ("x.txt", "some words", "has no targets"),
-    ):
-        (tmp_path / name).write_text(content)
-        with pytest.raises(UserError, match=message):
-            read_senses(str(tmp_path / name))
-    (tmp_path / "x.data.xml").write_text(XML)
-    (tmp_path / "x.gold.key.txt").write_text("only-an-id\n")
-    with pytest.raises(UserError, match="is not an id with sense keys"):
-        read_senses(str(tmp_path / "x.data.xml"))
+def test_other_files(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("some words")
+    with pytest.raises(UserError, match="has no targets"):
+        read_senses(str(tmp_path / "x.txt"))
+
+
+def test_targets(tmp_path: Path) -> None:
+    senses = ["a%5:00:00:dead(p):00", "b%3:00:00::"]
+    row: dict = {"id": "s0", "document": "d", "tokens": ["a", "b"], "targets": [TARGET]}
+    row["targets"].append(TARGET | {"senses": senses, "id": "t7"})
+    data = read_senses(str(write_jsonl(tmp_path / "x.jsonl", [row])))
+    first, second = next(iter(data.splits["train"])).targets
+    assert (first.key, first.senses, first.document) == ("s0.0", (), "d")
+    assert (second.key, second.senses) == ("t7", ("a%5:00:00:dead:00", "b%3:00:00::"))
 
 
 def test_example_inventory() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import finetune
+from finetune.embeddings.sense_data import read_senses
 from tests import fixtures as fx
 from tests.covering import few
 from tests.end_to_end.test_documentation import copy_examples
@@ -30,7 +31,16 @@ ENGINES = ROOT / "examples" / "engines.py"
 LEFT_OUT = {"engines", "integrated_gradients"}
 """Examples that need more packages, and have a test of their own."""
 NAMES = [path.stem for path in SCRIPTS if path.stem not in LEFT_OUT]
-FAST = ("ner", "own_loop", "own_head", "predict", "context", "agreement", "guarantees")
+FAST = (
+    "ner",
+    "own_loop",
+    "own_head",
+    "predict",
+    "context",
+    "agreement",
+    "guarantees",
+    "sense_corpus",
+)
 SAYS = {
     "own_data": "held out 20 of 120 examples",
     "predict": "11 words",
@@ -47,11 +57,13 @@ SAYS = {
     "guarantees": "sets: coverage",
     "annotation_loop": "round 1: 40 texts",
     "agreement": "ann and bob: 16 texts, kappa 0.7460",
+    "sense_corpus": "1 sentences in o.jsonl",
 }
 """What an example's output must have, beyond an end without error."""
 ARGUMENTS = {
     "annotation_loop": "--add 20".split(),
     "guarantees": "guesses.jsonl --risk 0.5 --draws 3 --number 50 --sets 0.5".split(),
+    "sense_corpus": "x.data.xml o.jsonl".split(),
 }
 """Small settings of examples that take arguments."""
 NEEDS = {"onnx_export": ("onnx", "onnxruntime")}
@@ -73,6 +85,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i, p in enumerate(guesses)
     )
     write_jsonl(folder / "guesses.jsonl", rows)
+    (folder / "x.data.xml").write_text(
+        '<corpus><text id="d"><sentence id="s"><wf>The</wf><instance id="t" lemma="change_ringing" '
+        'pos="NOUN">change ringing</instance></sentence></text></corpus>'
+    )
+    (folder / "x.gold.key.txt").write_text("t change_ringing%1:04:00::\n")
     return folder
 
 
@@ -106,8 +123,13 @@ def test_example(
         "fold-1.1/best/finetune.json",
         "seed-1/best/finetune.json",
     )
-    trains = name not in ("guarantees", "agreement")
+    trains = name not in ("guarantees", "agreement", "sense_corpus")
     assert any((saved / file).exists() for file in written) == trains
+    if name == "sense_corpus":
+        ((example,),) = read_senses("o.jsonl").splits.values()
+        (target,) = example.targets
+        assert (target.start, target.end, target.document) == (1, 3, "d")
+        assert (target.key, target.senses) == ("t", ("change_ringing%1:04:00::",))
     if name == "own_head":
         assert "attention-pooling" in (saved / "seed-1/best/config.json").read_text("utf-8")
 

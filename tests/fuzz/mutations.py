@@ -102,9 +102,6 @@ SEEDS: dict[str, bytes] = {
             ],
         }
     ),
-    "senses.xml": b'<corpus><text id="d0"><sentence id="d0.s0"><wf lemma="a" pos="DET">a</wf>'
-    b'<instance id="d0.s0.t0" lemma="bank" pos="NOUN">bank</instance></sentence>'
-    b"</text></corpus>",
     "predicted.jsonl": lines(_PREDICTED, {**_PREDICTED, "id": 1}),
     "labels.jsonl": lines(
         {
