@@ -46,7 +46,7 @@ from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.definition import run_data
-from finetune.types import TokenSequence, UserError, abbreviated, quantity
+from finetune.types import TokenSequence, UserError, quantity
 
 OPSET = 17
 """The operators of ONNX 1.12, which every onnxruntime since 1.12 runs."""
@@ -267,23 +267,6 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
             f"{read_data.name}: there is no validation split, on which --int8 measures the loss of "
             "score: name it with --data validation=FILE."
         )
-    # As in training, words and spans may have some labels that the model lacks.
-    gold = {label for example in examples for label in example.gold_labels() or ()}
-    legal = {"O", *task.state.labels}
-    types = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme
-    unknown = {label for label in gold if label not in legal and label.split("-")[-1] not in types}
-    if task.state.prediction_type == "answers":
-        is_wrong = False  # answers are no labels
-    elif task.state.prediction_type == "number":
-        is_wrong = any(not isinstance(example.label, float | None) for example in examples)
-    else:
-        is_wrong = not gold - unknown - {"O"} if task.description.words else bool(unknown)
-    if is_wrong:
-        raise UserError(
-            f"{examples[0].where}: the validation data have labels that the model lacks "
-            f"({abbreviated(sorted(unknown or gold))}; it has {abbreviated(task.state.labels)}): "
-            "name data of the same task with --data."
-        )
     return examples
 
 
@@ -294,6 +277,11 @@ def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -
     if metric not in scores:  # a custom one
         metric = DEFAULT_METRICS[task.state.prediction_type]
     before, after = scores[metric], _score(task, fresh, validation)[metric]
+    if not before:
+        raise UserError(
+            f"{validation[0].where}: {metric} of the validation data is 0 before int8, so that no "
+            "loss can be measured: name data of the same task with --data."
+        )
     loss = 100 * (before - after)
     if not loss <= max_loss:
         raise UserError(

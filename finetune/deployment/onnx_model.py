@@ -6,7 +6,6 @@ modules it imports, that needs numpy, onnxruntime and tokenizers only.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -38,10 +37,6 @@ from finetune.types import (
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
 """Files of an export: the graph, and the settings for predictions."""
-GRAPH_INPUTS = {"input_ids", "attention_mask", "token_type_ids", "words"}
-"""The inputs that a graph may have."""
-LOGITS = "logits"
-"""Its output."""
 _CHUNK = 4096
 """Number of inputs to read at a time."""
 TOKENS = 512
@@ -68,11 +63,6 @@ class _TextOutput:
         self.decoder: Any = self.decoder_class.restored(fields)
         self.tokenizer, self.settings = tokenizer, settings
         self.length, self.overlap = settings["max_length"], settings["overlap"]
-
-    @property
-    def num_classes(self) -> tuple[int, ...]:
-        # the legal sizes of the last dimension of the logits
-        return (len(self.decoder.labels) or 1,)
 
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
         limits = self.length, self.settings["long_text"], self.overlap
@@ -161,11 +151,6 @@ class _SpanOutput(_PartsOutput):
     decoder_class = SpanDecoder
     reads_words = True
 
-    @property
-    def num_classes(self) -> tuple[int, ...]:
-        number = len(self.decoder.labels)
-        return number or 1, number + 1  # perhaps with none
-
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
         return encode_words(examples, self.tokenizer, self.length, self.overlap, core_only=False)[0]
 
@@ -203,43 +188,30 @@ class OnnxModel:
         from tokenizers import Tokenizer
 
         folder = Path(folder)
-        for name in (SETTINGS, "tokenizer.json", graph):
-            if not (folder / name).is_file():
-                raise UserError(f"{folder}: no {name} in it: name the folder of an export.")
-        with _damage_named(folder / SETTINGS):
-            self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-            self.task: str = self.settings["task"]
-        with _damage_named(folder / "tokenizer.json"):
-            backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        if not is_export(folder):
+            raise UserError(f"{folder}: no {SETTINGS} in it: name the folder of an export.")
+        self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        self.task: str = self.settings["task"]
+        backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
         backend.no_truncation()
         backend.no_padding()
-        with _damage_named(folder / SETTINGS):
-            self.tokenizer = Subwords.restored(backend, self.settings["tokenizer"])
-            fields = self.settings["decoder"]
-            names = {cls: {*cls.decoder_class.attributes()} for cls in OUTPUTS}
-            output = next(cls for cls in OUTPUTS if names[cls] == fields.keys())
-            self.output = output(fields, self.tokenizer, self.settings)
-            self.decoder = self.output.decoder
-            self.decisions = Decisions.restored(self.settings.get("decisions", {}))
+        self.tokenizer = Subwords.restored(backend, self.settings["tokenizer"])
+        fields = self.settings["decoder"]
+        names = {cls: {*cls.decoder_class.attributes()} for cls in OUTPUTS}
+        output = next(cls for cls in OUTPUTS if names[cls] == fields.keys())
+        self.output = output(fields, self.tokenizer, self.settings)
+        self.decoder = self.output.decoder
+        self.decisions = Decisions.restored(self.settings.get("decisions", {}))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or 0
         options.log_severity_level = 4  # errors are raised
-        with _damage_named(folder / graph):
-            self.session = onnxruntime.InferenceSession(
-                str(folder / graph),
-                options,
-                providers=["CPUExecutionProvider"],
-                disabled_optimizers=["SkipLayerNormFusion"],  # slower than its parts on a CPU
-            )
+        self.session = onnxruntime.InferenceSession(
+            str(folder / graph),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["SkipLayerNormFusion"],  # slower than its parts on a CPU
+        )
         self.inputs = [entry.name for entry in self.session.get_inputs()]
-        classes = [entry.shape[-1:] for entry in self.session.get_outputs() if entry.name == LOGITS]
-        legal = self.output.num_classes  # a graph may leave the number open
-        known = all(isinstance(size, str) or size in legal for shape in classes for size in shape)
-        if not (classes and known and {*self.inputs} <= GRAPH_INPUTS):
-            raise UserError(
-                f"{folder / graph}: is not the graph that was exported with {SETTINGS} (inputs "
-                f"{', '.join(self.inputs)}): restore it from its source."
-            )
 
     @property
     def reads_words(self) -> bool:
@@ -335,7 +307,7 @@ class OnnxModel:
 
     def logits(self, sequences: Sequence[TokenSequence]) -> np.ndarray:
         """Compute the logits of a batch: [N, C]; of words, subwords, tokens or spans [..., C]."""
-        (logits,) = self.session.run([LOGITS], self.feed(sequences))
+        (logits,) = self.session.run(["logits"], self.feed(sequences))
         return self.output.rows(logits, sequences)
 
 
@@ -352,16 +324,3 @@ def folded(values: np.ndarray) -> list[Any]:
 def _unfolded(values: list[Any]) -> np.ndarray:
     rows = np.array(values, dtype=np.float32)  # None becomes nan
     return np.where(np.isnan(rows), np.float32(-np.inf), rows)
-
-
-@contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:
-        detail = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"{path}: damaged, or of another version ({detail:.200}): restore it from its source."
-        ) from error

@@ -325,21 +325,3 @@ def test_an_export_names_licenses_and_versions(tmp_path: Path) -> None:
     assert "under the license cc-by-4.0" in text and "Apache License" in text
     lines = (graph / "requirements.txt").read_text("utf-8").splitlines()
     assert f"onnxruntime=={onnxruntime.__version__}" in lines and len(lines) == 3
-
-
-@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "predictor.json"])
-def test_damaged_exports_are_named(name: str, tmp_path: Path) -> None:
-    shutil.copytree(exported("classify"), tmp_path / "graph")
-    path = tmp_path / "graph" / name
-    content = path.read_bytes()
-    for changed in (content[: len(content) // 2], b""):
-        path.write_bytes(changed)
-        with pytest.raises(UserError, match=f"{name}: damaged"):
-            OnnxModel(tmp_path / "graph")
-    path.unlink()
-    with pytest.raises(UserError, match=f"no {name} in it"):
-        OnnxModel(tmp_path / "graph")
-    if name == "model.onnx":
-        shutil.copy(exported("nli") / name, path)
-        with pytest.raises(UserError, match="is not the graph that was exported with"):
-            OnnxModel(tmp_path / "graph")
