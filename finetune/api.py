@@ -44,9 +44,7 @@ from finetune.training.callbacks import Callback
 from finetune.training.distillation import (
     Distillation,
     Measured,
-    config_without_teacher,
     fit_student,
-    fit_without_teacher,
     load_student,
     load_teacher,
     measure,
@@ -465,14 +463,12 @@ class DistilledRun:
 
     run: TrainedRun
     """The run of the student."""
-    baseline: TrainedRun | None
-    """The run of the student without its teacher."""
     metric: str
     """The metric of ``models``."""
     split: str
     """The split of the scores: test, else validation; empty if neither has gold."""
     models: Mapping[str, Measured]
-    """Score, size and speed of ``teacher``, ``student`` and ``student without teacher``."""
+    """Score, size and speed of ``teacher`` and ``student``."""
 
 
 def distill(
@@ -482,7 +478,6 @@ def distill(
     layers: int | None = None,
     data: Any = None,
     distillation: Distillation | None = None,
-    baseline: bool = False,
     quiet: bool = False,
     command: str = "finetune.distill",
     reporter: Reporter | None = None,
@@ -496,8 +491,6 @@ def distill(
         layers: In place of ``model``, the number of layers of the teacher to start with.
         data: As in ``train``; by default the data of the teacher.
         distillation: The losses, and unlabeled text.
-        baseline: Also train the student without its teacher, for the same number of steps, in the
-            folder ``OUT-without-teacher``.
         quiet: Show no progress.
         command: The command that trains this run, for its README.
         reporter: Shows the progress.
@@ -523,36 +516,25 @@ def distill(
     loaded = load_teacher(teacher)
     settings = _settings(type(loaded.task.state.config), settings)
     config, data = new_student(loaded, model, data, settings)
-    plain = config_without_teacher(config) if baseline else None  # before the student is trained
     with _opened(config, reporter) as (folder, reporter):
         task, dataset = load_student(loaded, config, data)
         _describe(task, dataset, reporter)
         result = fit_student(
             task, dataset, config, folder, reporter, loaded, distillation or Distillation(), layers
         )
-        runs = {"student": _finished(task, dataset, config, result, folder, command)}
-    if plain is not None:
-        reporter.log(f"student without teacher: {plain.out}")
-        with _opened(plain, reporter, accelerator=folder.accelerator) as (folder, reporter):
-            steps, eval_every = result.schedule.num_steps, result.schedule.eval_every
-            plain = replace(plain, steps=steps, eval_every=eval_every)
-            result = fit_without_teacher(task, dataset, plain, folder, reporter, loaded, layers)
-            config = result.task.state.config
-            run = _finished(result.task, dataset, config, result, folder, command)
-            runs["student without teacher"] = run
-    metrics = runs["student"].metrics
-    split = next((name for name in ("test", *metrics) if name in metrics), "")
+        run = _finished(task, dataset, config, result, folder, command)
+    split = next((name for name in ("test", *run.metrics) if name in run.metrics), "")
     metric = (
         DEFAULT_METRICS[task.state.prediction_type] if config.custom_metrics else task.state.metric
     )
-    folders = {"teacher": Path(teacher)} | {name: run.folder for name, run in runs.items()}
+    folders = {"teacher": Path(teacher), "student": run.folder}
     models = {}
     if split:
         models = {
             name: measure(model_folder, dataset.splits[split], metric)
             for name, model_folder in folders.items()
         }
-    return DistilledRun(runs["student"], runs.get("student without teacher"), metric, split, models)
+    return DistilledRun(run, metric, split, models)
 
 
 def _finished(

@@ -54,7 +54,7 @@ _TOKENIZERS = {
 """The algorithm of each family, its special tokens in the order of their ids, and whether it tells
 the two texts of a pair apart by segments."""
 FAMILIES = tuple(_TOKENIZERS)
-PADDED = ("squeezebert",)
+PADDED = ("squeezebert", "deberta")
 """Families with a head of their own that are padded inside the Encoder."""
 PACKED = tuple(family for family in FAMILIES if family not in PADDED)
 """Families that run packed."""

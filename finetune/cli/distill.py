@@ -22,7 +22,7 @@ class Distill(FormatOption, Command):
 
     Examples:
         finetune distill runs/nli --model minilm
-        finetune distill runs/nli --layers 4 --unlabeled more.jsonl --baseline
+        finetune distill runs/nli --layers 4 --unlabeled more.jsonl
     """
 
     teacher: Annotated[str, argument("TEACHER")]
@@ -45,9 +45,6 @@ class Distill(FormatOption, Command):
     hidden_weight: float | None = None
     """Weight of the difference between the hidden states of both models. Default: 1, or 0 if they
     cannot be compared (different tokenizers, or texts of a pair that are encoded separately)."""
-    baseline: Annotated[bool, COMMON] = False
-    """Also train the student without a teacher, as a baseline. It starts from the pretrained model,
-    has the same number of steps, and is in the folder OUT-without-teacher."""
     data: Annotated[str | None, DATA] = None
     """Labeled data; default: the data of the teacher."""
     out: Annotated[str | None, Help("FOLDER", "output", common=True)] = None
@@ -95,7 +92,6 @@ class Distill(FormatOption, Command):
                 self.teacher,
                 layers=self.layers,
                 distillation=Distillation(**losses),
-                baseline=self.baseline,
                 command=command_line(),
                 reporter=reporter,
                 **settings,
@@ -110,11 +106,7 @@ class Distill(FormatOption, Command):
                 [name, score, size, f"{mb:.1f}", f"{rate:,.0f}"]
                 for name, score, size, mb, rate in rows
             ]
-        trained = {"student": result.run, "student without teacher": result.baseline}
-        for name, run in trained.items():
-            if run is None:
-                continue
-            show_run(run, f"{name}, in {run.folder}:", name, error=True)
+        show_run(result.run, f"student, in {result.run.folder}:", "student", error=True)
         if rows:
             print_tables(self.format, ("", columns, rows))
         else:

@@ -1,11 +1,11 @@
-"""DeBERTa (v1, v2 and v3) on a packed row, with attention inside each sequence.
+"""DeBERTa (v2 and v3) on a packed row, with attention inside each sequence.
 
 The score of tokens i and j is the sum of content-to-content, content-to-position and
 position-to-content terms (He et al., 2021, arXiv:2006.03654, section 3.1):
 
     Q_i K_j + Q_i PK[i - j] + K_j PQ[i - j],    divided by sqrt(3 D);
 
-from v2 on, distant positions share buckets. Only relative positions within reach of the longest
+distant positions share buckets. Only relative positions within reach of the longest
 sequence are projected, once for all sequences. All submodules belong to the Hugging Face model.
 """
 
@@ -33,18 +33,16 @@ RelativePositions = tuple[Tensor, Tensor | None]
 
 def unsupported_reason(model: Any) -> str:
     """Why a model cannot run here; empty if it can."""
-    from transformers import DebertaModel, DebertaV2Model
+    from transformers import DebertaV2Model
 
     config = model.config
     attention_types = config.pos_att_type or []
-    if type(model) not in (DebertaModel, DebertaV2Model):
-        return f"{type(model).__name__} is not the {config.model_type} model that transformers has"
+    if type(model) is not DebertaV2Model:
+        return f"{type(model).__name__} is not the deberta-v2 model that transformers has"
     if model.z_steps > 1:
         return "the model runs its last layer more than once"
-    if config.model_type == "deberta-v2" and model.encoder.conv is not None:
+    if model.encoder.conv is not None:
         return "it has a convolution next to its first layer"
-    if config.model_type == "deberta" and model.encoder.layer[0].attention.self.talking_head:
-        return "its attention heads mix their scores (talking_head)"
     if len({"c2p", "p2c"} & set(attention_types)) != len(attention_types):
         return f"its attention is of types {', '.join(attention_types)}, not of c2p and p2c alone"
     return ""
@@ -57,35 +55,30 @@ def hidden_states(model: Any, embedded: Tensor, layout: PackedLayout) -> list[Te
     """
     if embedded.device.type != "cpu":
         layout = dataclasses.replace(layout, max_waste=_MAX_WASTE_ON_DEVICE)
-    is_v2 = model.config.model_type == "deberta-v2"
     longest = max(group.longest for group in layout.groups)
-    states, positions = [embedded], _relative_positions(model.encoder, longest, is_v2)
+    states, positions = [embedded], _relative_positions(model.encoder, longest)
     for layer in model.encoder.layer:
         again = layer.gradient_checkpointing and layer.training and torch.is_grad_enabled()
         run = partial(layer._gradient_checkpointing_func, _layer) if again else _layer
-        states.append(run(layer, states[-1], positions, layout, is_v2))
+        states.append(run(layer, states[-1], positions, layout))
     return states
 
 
 def _layer(
-    layer: Any,
-    hidden: Tensor,
-    positions: RelativePositions | None,
-    layout: PackedLayout,
-    is_v2: bool,
+    layer: Any, hidden: Tensor, positions: RelativePositions | None, layout: PackedLayout
 ) -> Tensor:
-    attention = _attend(layer.attention.self, hidden, positions, layout, is_v2)
+    attention = _attend(layer.attention.self, hidden, positions, layout)
     attention = layer.attention.output(attention, hidden)
     output: Tensor = layer.output(layer.intermediate(attention), attention)
     return output
 
 
-def _relative_positions(encoder: Any, longest: int, is_v2: bool) -> RelativePositions | None:
+def _relative_positions(encoder: Any, longest: int) -> RelativePositions | None:
     embeddings = encoder.get_rel_embedding()
     if embeddings is None:
         return None
-    buckets = encoder.position_buckets if is_v2 else -1
-    rows = rows_of_distances(longest, len(embeddings) // 2, buckets, encoder.max_relative_positions)
+    span, buckets = len(embeddings) // 2, encoder.position_buckets
+    rows = rows_of_distances(longest, span, buckets, encoder.max_relative_positions)
     first, last = int(rows[0]), int(rows[-1])
     unique = bool((rows.diff() == 1).all())
     shared = None if unique else to_device(rows - first, embeddings.device)
@@ -107,59 +100,44 @@ def rows_of_distances(longest: int, span: int, buckets: int, max_distance: int) 
 
 
 def _attend(
-    module: Any,
-    hidden: Tensor,
-    positions: RelativePositions | None,
-    layout: PackedLayout,
-    is_v2: bool,
+    module: Any, hidden: Tensor, positions: RelativePositions | None, layout: PackedLayout
 ) -> Tensor:
-    query, key, value = _project(module, hidden, is_v2)
+    heads = module.num_attention_heads
+    projections = (module.query_proj, module.key_proj, module.value_proj)
+    query, key, value = (project(hidden).unflatten(-1, (heads, -1)) for project in projections)
     # sqrt(D times the number of score terms), in float32 as the model computes it
     scale = float(np.sqrt(np.float32(module.attention_head_size * (1 + len(module.pos_att_type)))))
-    to_keys, to_queries = _position_projections(module, positions, is_v2)
+    to_keys, to_queries = _position_projections(module, positions)
     query = query / scale
     to_queries = None if to_queries is None else to_queries / scale
-    num_heads = query.shape[1]
-    order = layout.row_order(num_heads, heads_first=True)
+    order = layout.row_order(heads, heads_first=True)
     p = module.dropout.p if module.training else 0.0
     outputs = []
     for group, rows in order.split(*order.to_groups(query, key, value)):
-        dense = [row.view(num_heads, -1, row.shape[2]) for row in rows]  # [A, size * L, D]
+        dense = [row.view(heads, -1, row.shape[2]) for row in rows]  # [A, size * L, D]
         outputs.append(_attend_group(dense, to_keys, to_queries, group, p))
     return order.to_tokens(torch.cat(outputs)).view(len(hidden), -1)
 
 
-def _project(module: Any, hidden: Tensor, is_v2: bool) -> tuple[Tensor, ...]:
-    heads = module.num_attention_heads
-    if is_v2:
-        projections = (module.query_proj, module.key_proj, module.value_proj)
-        return tuple(project(hidden).unflatten(-1, (heads, -1)) for project in projections)
-    query, key, value = module.in_proj(hidden).unflatten(-1, (heads, -1)).chunk(3, dim=-1)
-    return query + module.q_bias.view(heads, -1), key, value + module.v_bias.view(heads, -1)
-
-
 def _position_projections(
-    module: Any, positions: RelativePositions | None, is_v2: bool
+    module: Any, positions: RelativePositions | None
 ) -> tuple[Tensor | None, Tensor | None]:
     if positions is None:
         return None, None
     embeddings, rows = positions
     p = module.pos_dropout.p if module.training else 0.0
     embeddings = dropout(embeddings, p)
-    layers = {"c2p": "pos_proj", "p2c": "pos_q_proj"}
-    if is_v2:
-        prefix = "" if module.share_att_key else "pos_"
-        layers = {"c2p": f"{prefix}key_proj", "p2c": f"{prefix}query_proj"}
+    prefix = "" if module.share_att_key else "pos_"
 
     def project(name: str) -> Tensor:
-        projected: Tensor = getattr(module, layers[name])(embeddings)
+        projected: Tensor = getattr(module, f"{prefix}{name}_proj")(embeddings)
         if rows is not None:
             projected = projected.index_select(0, rows)
         heads = (module.num_attention_heads, -1)
         return torch.unflatten(projected, -1, heads).permute(1, 2, 0)
 
-    to_keys = project("c2p").flip(-1) if "c2p" in module.pos_att_type else None
-    return to_keys, project("p2c") if "p2c" in module.pos_att_type else None
+    to_keys = project("key").flip(-1) if "c2p" in module.pos_att_type else None
+    return to_keys, project("query") if "p2c" in module.pos_att_type else None
 
 
 def _attend_group(

@@ -22,8 +22,6 @@ class Family:
     """Whether its code runs in half precision."""
     reads_padding: str = ""
     """The part of the model that reads padding; its rows have sequences of equal length alone."""
-    setting: tuple[str, Any] | None = None
-    """A setting of the configuration and the value that it must have."""
 
 
 _PACKED = Family(packing="interface")
@@ -56,11 +54,11 @@ FAMILIES: dict[str, Family] = {
         replace(_PACKED, token_types=False),
     ),
     # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
-    "deberta": Family(packing="deberta", half_precision=False),
+    "deberta": Family(half_precision=False),
     "deberta-v2": Family(packing="deberta"),
     **dict.fromkeys(("layoutlm", "megatron-bert", "rembert", "squeezebert"), Family()),
     **dict.fromkeys(("longformer", "luke"), _AFTER_PADDING),
-    "big_bird": Family(setting=("attention_type", "original_full")),
+    "big_bird": Family(),
     "convbert": Family(reads_padding="convolution"),
     "esm": replace(_AFTER_PADDING, token_types=False),
     **dict.fromkeys(
@@ -68,16 +66,14 @@ FAMILIES: dict[str, Family] = {
     ),
     # torch has no Fourier transform in bfloat16.
     "fnet": Family(reads_padding="Fourier transform", half_precision=False),
-    "ibert": replace(_AFTER_PADDING, setting=("quant_mode", False)),
+    "ibert": _AFTER_PADDING,
     "mobilebert": Family(reads_padding="embedding, which includes both neighbors of a token"),
     "mpnet": Family(packing="mpnet", positions="from two", token_types=False),
     "roformer": Family(positions=None),
     # The adapters of XMOD write half precision into single precision.
     "xmod": replace(_AFTER_PADDING, half_precision=False),
     "xlnet": Family(positions=None, reads_padding="classifier, which reads the last token"),
-    "yoso": Family(
-        positions=None, reads_padding="attention mask", setting=("use_expectation", True)
-    ),
+    "yoso": Family(positions=None, reads_padding="attention mask"),
 }
 """Model types (``config.model_type``) with a parity test."""
 

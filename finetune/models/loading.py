@@ -494,4 +494,4 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
             ) from error
         noun = "model folder" if Path(name).is_dir() else "model"
         detail = " ".join(detail.split())
-        raise UserError(f"{noun} {name!r} cannot be loaded: {detail:.300}") from error
+        raise UserError(f"{noun} {name!r} cannot be loaded: {detail:.400}") from error

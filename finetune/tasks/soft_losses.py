@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.models.heads.crf import CrfScores, chain_divergence
 from finetune.models.heads.pretrained import rows_of
 from finetune.tasks.answer_decoding import AnswerDecoder
 from finetune.tasks.base import Task
@@ -28,7 +27,8 @@ from finetune.types import Batch
 def is_distillable(task: Task) -> bool:
     """Whether ``soft_loss`` compares models of a task."""
     states = TextDecoder, TagDecoder, SpanDecoder, AnswerDecoder, ChoiceState
-    return isinstance(task.state, states) and task.fit_classifier is None
+    has_crf = isinstance(task.state, TagDecoder) and task.state.config.crf  # type: ignore[attr-defined]
+    return isinstance(task.state, states) and task.fit_classifier is None and not has_crf
 
 
 def soft_loss(task: Task, logits: Any, teacher: Any, batch: Batch, temperature: float) -> Tensor:
@@ -36,12 +36,10 @@ def soft_loss(task: Task, logits: Any, teacher: Any, batch: Batch, temperature: 
 
     It is the sum over a batch, to be divided by the number of words, or of sequences of texts. The
     distributions are those of the label or labels of a text, of the tag of each word or subword, of
-    the tag sequences of a CRF, of the types of each candidate span, of the starts and ends of
-    answers, or of the choices of a question.
+    the types of each candidate span, of the starts and ends of answers, or of the choices of a
+    question.
     """
     state = task.state
-    if isinstance(logits, CrfScores):
-        return chain_divergence(logits, teacher, batch, temperature)
     if state.prediction_type == "number":
         return functional.mse_loss(logits, teacher.to(logits.dtype), reduction="sum")
     if state.prediction_type == "labels":

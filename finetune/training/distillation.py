@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from accelerate.utils import set_seed
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -46,14 +45,14 @@ from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.runtime.cache import file_hash
 from finetune.runtime.device import batches_to_device, model_to_device, to_device
 from finetune.runtime.progress import Reporter
-from finetune.tasks import load_task, model_folder, saved_task, task_class
+from finetune.tasks import load_task, model_folder, saved_task
 from finetune.tasks.base import Task
-from finetune.tasks.definition import load_tokenizer, starting_config
+from finetune.tasks.definition import starting_config
 from finetune.tasks.soft_losses import is_distillable, soft_loss
 from finetune.training.checkpoint import OTHERS
 from finetune.training.loss import Forward, RunLoss
 from finetune.training.optimizer import Schedule, default_learning_rate
-from finetune.training.run_folder import RunWriter, require_free, with_run_folder
+from finetune.training.run_folder import RunWriter, with_run_folder
 from finetune.training.scoring import FitResult
 from finetune.training.trainer import fit
 from finetune.types import Batch, Example, UserError, abbreviated, quantity
@@ -280,7 +279,7 @@ def require_distillable(task: Task, folder: str | Path) -> None:
     if not is_distillable(task):
         raise UserError(
             f"{folder}: a model of `finetune {task.name}` that cannot be distilled: distill one of "
-            "classify, nli, tag, ner, qa or choice, trained without --few-shot."
+            "classify, nli, tag, ner, qa or choice, trained without --crf and --few-shot."
         )
 
 
@@ -346,18 +345,6 @@ def student_config(
     return config
 
 
-def config_without_teacher(config: TrainConfig) -> TrainConfig:
-    """The settings of the student without its teacher, for the folder OUT-without-teacher.
-
-    Its steps follow from the student's. UserError if the folder is not free.
-    """
-    run = RunFolder.open(Path(f"{config.out}-without-teacher"))
-    resume = bool(config.resume) and run.is_run
-    if not resume:
-        require_free(run)
-    return replace(config, out=str(run.path), epochs=None, resume=resume)
-
-
 def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
     """Read the data, and return the task of the teacher with the student's settings."""
     task, dataset = load_task(config, teacher.task.name, data)
@@ -418,33 +405,6 @@ def fit_student(
         model = with_fewer_layers(task, task.model(teacher.folder), layers)
     loss = DistillationLoss(task, teacher, distillation)
     return fit(task, data, config, folder, reporter, model, loss=loss)
-
-
-def fit_without_teacher(
-    task: Task,
-    data: Dataset,
-    config: TrainConfig,
-    folder: RunWriter,
-    reporter: Reporter,
-    teacher: Teacher,
-    layers: int | None = None,
-) -> FitResult:
-    """Train a student without its teacher, with the arguments of ``fit_student``.
-
-    With ``layers`` it starts with these layers of the pretrained model that the teacher started
-    from, and a new head.
-    """
-    model, state, warm_start = None, task.state, task.warm_start
-    if layers is not None:
-        start, problem = teacher.task.state.config, state.extra_fields().get("problem")
-        config = replace(config, model=start.model, init_from=start.init_from)
-        warm_start, _ = load_tokenizer(config, task_class(task.name), list(state.labels), problem)
-    task = replace(task, state=replace(state, config=config), warm_start=warm_start)
-    if layers is not None:
-        set_seed(config.seed)  # whether the student was trained just now must not matter
-        model = with_fewer_layers(task, task.model(), layers)
-        folder.teacher = {"layers": layers}
-    return fit(task, data, with_run_folder(config, task.name), folder, reporter, model)
 
 
 class Measured(NamedTuple):

@@ -66,9 +66,6 @@ DRILLS = {
     "pretrain on disk": task("pretrain", "--data", "running_text", on_disk=True),
     "multitask": Drill((("run", "both.yaml", *RUN, *RESUME),)),
     "distill": Drill(((*DISTILL, *STEPS, *RUN, *RESUME),)),
-    "distill with a baseline": several(
-        "distill", "teacher", "--layers", "1", "--baseline", *RESUME
-    ),
     "seeds": several(*SENTIMENT, *MODEL, "--seeds", "2", "--per-class", "8"),
     "suite": several("run", "suite/tiny.yaml", "--seeds", "2"),
     "predict": Drill(((*PREDICT, "--file", "new"),), kills=40),

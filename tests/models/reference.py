@@ -96,8 +96,6 @@ def reference() -> str:
     for model_type, family in sorted(FAMILIES.items()):
         batches = "equal lengths" if family.reads_padding else "padded"
         notes = [f"padding is read by the {family.reads_padding}"] if family.reads_padding else []
-        if family.setting:
-            notes.append("runs with `{}={!r}`".format(*family.setting))
         if not family.half_precision:
             notes.append("padded rows run in float32")
         names = ", ".join(task for task, kinds in tasks.items() if model_type in kinds)

@@ -1,11 +1,10 @@
-"""DeBERTa v1 and v2 (v3) on a packed row: all options of the configuration, lengths, dropout."""
+"""DeBERTa v2 (v3) on a packed row: all options of the configuration, lengths, dropout."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections.abc import Callable
-from itertools import product
 
 import pytest
 import torch
@@ -19,10 +18,7 @@ from finetune.models.encoder import Encoder
 from finetune.models.packing import TOKEN_MULTIPLE
 from finetune.preprocessing.batching import pack
 from tests import tiny
-from tests.covering import covering
 from tests.models.parity import CLOSE, LENGTHS, assert_equal, encodings, plain_inputs
-
-FAMILIES = ("deberta", "deberta-v2")
 
 
 def assert_equals_plain(lengths=LENGTHS, family: str = "deberta-v2", **changes) -> None:
@@ -60,19 +56,6 @@ def test_options(types: list[str], shared: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("types", ATTENTION_TYPES)
-def test_options_of_v1(types: list[str]) -> None:
-    for absolute, segments in product((True, False), (0, 2)):
-        assert_equals_plain(
-            (9, 24, 3, 10),
-            "deberta",
-            pos_att_type=types,
-            position_biased_input=absolute,
-            type_vocab_size=segments,
-        )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     ("changes", "lengths"),
     [
@@ -84,9 +67,8 @@ def test_options_of_v1(types: list[str]) -> None:
         ({"position_buckets": -1}, (7, 7)),
     ],
 )
-def test_further_options(changes: dict, lengths: tuple[int, ...], family: str) -> None:
-    """Buckets are options of the later family alone."""
-    assert_equals_plain(lengths, family, **changes)
+def test_further_options(changes: dict, lengths: tuple[int, ...]) -> None:
+    assert_equals_plain(lengths, **changes)
 
 
 @pytest.mark.parametrize(
@@ -144,16 +126,15 @@ def test_only_reachable_positions_are_projected() -> None:
     assert seen[2:] == [64, 2 * 32 - 1]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("max_waste", [0.0, 1.0, 100.0])
-def test_groups_of_any_waste_give_the_same(family: str, max_waste: float) -> None:
+def test_groups_of_any_waste_give_the_same(max_waste: float) -> None:
     """Accelerators get few large groups, the CPU many of near-equal lengths."""
-    model = tiny.model(family).double()
+    model = tiny.model("deberta-v2").double()
     encoder, batch = Encoder(model), pack(encodings(model))
     inputs = encoder.packed_inputs(batch)
     layout = dataclasses.replace(inputs.pop("layout"), max_waste=max_waste)
     coarse = deberta.hidden_states(model, model.embeddings(**inputs)[0], layout)[-1]
-    torch.testing.assert_close(coarse, encoder(batch), rtol=0, atol=CLOSE.get(family, 1e-12))
+    torch.testing.assert_close(coarse, encoder(batch), rtol=0, atol=1e-12)
 
 
 LAYERS = (
@@ -175,9 +156,9 @@ def spread(run: Callable[[], Tensor], copies: int) -> tuple[Tensor, Tensor]:
     return found.mean(0), found.std(0)
 
 
-@pytest.mark.parametrize(("layer", "family"), covering(LAYERS, FAMILIES))
-def test_dropout_is_where_and_as_often_as_in_the_model(family: str, layer: str) -> None:
-    model = tiny.model(family, num_hidden_layers=1, initializer_range=0.1).train()
+@pytest.mark.parametrize("layer", LAYERS)
+def test_dropout_is_where_and_as_often_as_in_the_model(layer: str) -> None:
+    model = tiny.model("deberta-v2", num_hidden_layers=1, initializer_range=0.1).train()
     rates = {n: m for n, m in model.named_modules() if isinstance(m, nn.Dropout)}
     assert sum(name.endswith(layer) for name in rates) == 1
     for name, module in rates.items():
@@ -205,8 +186,7 @@ def test_what_is_not_covered_is_padded() -> None:
     repeated = tiny.model("deberta-v2")
     repeated.z_steps = 2
     assert "more than once" in Encoder(repeated).padding_reason
-    assert "p2p" in Encoder(tiny.model("deberta", pos_att_type=["c2p", "p2p"])).padding_reason
-    assert "talking_head" in Encoder(tiny.model("deberta", talking_head=True)).padding_reason
+    assert "p2p" in Encoder(tiny.model("deberta-v2", pos_att_type=["c2p", "p2p"])).padding_reason
     convolved = tiny.model("deberta-v2", conv_kernel_size=3, conv_act="gelu").double()
     encoder, made = Encoder(convolved), encodings(convolved)
     assert "convolution" in encoder.padding_reason
@@ -216,9 +196,8 @@ def test_what_is_not_covered_is_padded() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("family", FAMILIES)
-def test_packed_equals_padded_on_a_device(family: str) -> None:
-    model = tiny.model(family).cuda()
+def test_packed_equals_padded_on_a_device() -> None:
+    model = tiny.model("deberta-v2").cuda()
     batch = pack(encodings(model)).to("cuda")
     packed, padded = Encoder(model, "packed")(batch), Encoder(model, "padded")(batch)
     torch.testing.assert_close(packed, padded, rtol=0, atol=1e-4)

@@ -45,7 +45,6 @@ SETUPS: dict[str, dict[str, Any]] = {
     "numbers": {},
     "bi": {},
     "tag windows": {"label_subwords": "all", "word_score": "mean"},
-    "crf": {},
     "ner windows": {},
     "multi ner": {},
 }
@@ -78,14 +77,13 @@ def test_a_student_with_the_weights_of_its_teacher_has_no_loss(setup: str, tmp_p
     teacher = teacher_of(setup)
     weights = Distillation(hard_weight=0.0, unlabeled=unlabeled(setup))
     out = str(tmp_path / "run")
-    settings = {"layers": 3, "out": out, "steps": 1, "baseline": True, **QUIET}
+    settings = {"layers": 3, "out": out, "steps": 1, **QUIET}
     found = distill(teacher, distillation=weights, **settings)
     (loss,) = losses(tmp_path / "run")
     assert abs(loss) < 1e-5
     assert found.models["student"].parameters == found.models["teacher"].parameters
     assert len(Predictor(tmp_path / "run").labels) == len(Predictor(teacher).labels)
     assert f"layers of the encoder, and head, from {teacher}" in found.run.notes
-    assert found.baseline and not any(str(teacher) in note for note in found.baseline.notes)
     assert not (tmp_path / "run" / "teacher").exists()
     assert json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))["lr"] == 6e-4
 
@@ -166,7 +164,7 @@ def without_dropout(head: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(
-    "setup", few([k for k in SETUPS if k != "numbers"], "classify", "crf", "ner windows")
+    "setup", few([k for k in SETUPS if k != "numbers"], "classify", "ner windows")
 )
 def test_sequences_without_gold_have_no_loss(setup: str) -> None:
     loaded = load_teacher(teacher_of(setup))
@@ -194,7 +192,7 @@ def test_a_student_continues_with_its_teacher_and_its_losses_alone(tmp_path: Pat
         fx.fit(config)
 
 
-def test_a_student_with_another_tokenizer_and_without_its_teacher(tmp_path: Path) -> None:
+def test_a_student_with_another_tokenizer(tmp_path: Path) -> None:
     teacher, student = teacher_of("ner windows"), str(fx.checkpoint("roberta"))
     settings: dict[str, Any] = {"out": str(tmp_path / "run"), "steps": 2, **QUIET}
     with pytest.raises(UserError, match="different tokenizers, so that long examples"):
@@ -205,10 +203,7 @@ def test_a_student_with_another_tokenizer_and_without_its_teacher(tmp_path: Path
     with pytest.raises(UserError, match="--hidden-weight 1: teacher and student have different"):
         distill(teacher, student, distillation=Distillation(hidden_weight=1.0), **settings)
     settings["out"] = str(tmp_path / "short")
-    found = distill(teacher, student, baseline=True, **settings)
-    assert list(found.models) == ["teacher", "student", "student without teacher"]
-    assert found.baseline is not None
-    assert found.baseline.folder.name == "short-without-teacher"
+    assert list(distill(teacher, student, **settings).models) == ["teacher", "student"]
 
 
 @pytest.mark.parametrize(("weight", "compared"), [(0.0, False), (1.0, True)])
@@ -268,14 +263,3 @@ def test_settings_have_the_names_that_training_knows(tmp_path: Path) -> None:
         finetune.distill(teacher_of("classify"), stepz=1, **settings)
     small = finetune.distill(teacher_of("classify"), steps=1, learning_rate=1e-5, **settings)
     assert json.loads((small.run.folder / "config.json").read_text())["lr"] == 1e-5
-
-
-def test_a_folder_of_the_baseline_in_use_is_refused_before_the_student_trains(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "run-without-teacher").mkdir()
-    (tmp_path / "run-without-teacher" / "notes.txt").write_text("mine", "utf-8")
-    settings: dict[str, Any] = {"layers": 1, "steps": 1, "out": str(tmp_path / "run"), **QUIET}
-    with pytest.raises(UserError, match="run-without-teacher holds other files"):
-        distill(teacher_of("classify"), baseline=True, **settings)
-    assert not (tmp_path / "run").exists()

@@ -157,35 +157,6 @@ def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
     return (log_partition(scores, *layout) - gold).sum(), (tags != IGNORED).sum()
 
 
-def chain_divergence(
-    scores: CrfScores, teacher: CrfScores, batch: Batch, temperature: float
-) -> Tensor:
-    """Compute T^2 KL(teacher || student) of tag sequences, summed, at temperature T.
-
-    KL is the difference of log Z - E[s(y)] of student and teacher, where the teacher's expectation
-    of a score s(y) is linear in its expected counts, the gradient of its log Z (structure-level
-    distillation; Wang et al., 2020).
-    """
-    dtype = scores.emissions.dtype
-    layout = (batch.num_words, batch.targets["begins"], batch.targets["ends"])
-    with torch.enable_grad():
-        fixed = [
-            (part.detach().to(dtype) / temperature).requires_grad_() for part in _centred(teacher)
-        ]
-        expected = CrfScores(*fixed)
-        partition = log_partition(expected, *layout).sum()
-        counts = torch.autograd.grad(partition, fixed)
-    student = CrfScores(*(part / temperature for part in _centred(scores)))
-
-    def cross_entropy(other: CrfScores, partition: Tensor) -> Tensor:
-        for count, part in zip(counts, other, strict=True):  # illegal transitions are -inf
-            partition = partition - (count * part.masked_fill(count == 0, 0.0)).sum()
-        return partition
-
-    least = cross_entropy(CrfScores(*(part.detach() for part in fixed)), partition.detach())
-    return (cross_entropy(student, log_partition(student, *layout).sum()) - least) * temperature**2
-
-
 def _centred(scores: CrfScores) -> CrfScores:
     emissions = scores.emissions
     return scores._replace(emissions=emissions - emissions.detach().amax(-1, keepdim=True))

@@ -93,7 +93,6 @@ _LAYERS: Mapping[str, Mapping[str, _Layers]] = {
         **_either,
         **_same(_bert, "gte", "nomic_bert"),
         **_same(_first_in_row, *ROBERTA, "electra", "jina_embeddings_v3", "mpnet"),
-        **_same(_own_pooler, "deberta"),
         **_same(_dense, "ultrabert"),
         "eurobert": _eurobert,
     },

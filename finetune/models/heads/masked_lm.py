@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForMaskedLM, PreTrainedModel
@@ -30,10 +29,6 @@ from finetune.types import Batch
 MOST_LOGITS = 2**25
 """Most logits of a forward pass to keep for the backward pass (128 MB in float32). Logits beyond
 are computed in chunks, and again in the backward pass."""
-
-
-_BLOCK = 2**18
-"""Logits to compute at a time, so that they stay in the processor's cache."""
 
 
 class MaskedScores(NamedTuple):
@@ -155,42 +150,7 @@ class MaskedLanguageModel(PretrainedHead):
         return MaskedScores(*map(torch.cat, zip(*parts, strict=True)))
 
     def _scores(self, logits: Tensor, token: Tensor) -> MaskedScores:
-        if logits.is_cpu and logits.requires_grad:
-            loss: Tensor = _CrossEntropy.apply(logits, token)  # type: ignore[no-untyped-call]
-            return MaskedScores(loss, token[:0])
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
         best = token[:0] if torch.is_grad_enabled() else logits.argmax(-1)
         return MaskedScores(F.cross_entropy(logits, token, reduction="none"), best)
-
-
-class _CrossEntropy(torch.autograd.Function):
-    """-log softmax(x)[t] of logits x [M, V] and targets t [M], for the CPU.
-
-    Blocks of rows stay in the processor's cache, and only the probabilities are written, in the
-    type of the logits: torch writes and reads the logits several times, in single precision.
-    """
-
-    @staticmethod
-    def forward(context: Any, logits: Tensor, token: Tensor) -> Tensor:
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        probabilities, losses = torch.empty_like(logits), []
-        size = max(1, _BLOCK // logits.shape[1])
-        for block, target, out in zip(
-            logits.split(size), token.split(size), probabilities.split(size), strict=True
-        ):
-            logs = block.to(dtype).log_softmax(-1)
-            losses.append(-logs.gather(1, target[:, None])[:, 0])
-            out.copy_(logs.exp_())
-        loss = torch.cat(losses)
-        context.save_for_backward(probabilities, token, loss)
-        return loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        probabilities, token, loss = context.saved_tensors
-        of_logits = probabilities * gradient[:, None].to(probabilities.dtype)
-        of_target = torch.expm1(-loss) * gradient  # p - 1, which rounding p would spoil
-        of_logits.scatter_(1, token[:, None], of_target[:, None].to(probabilities.dtype))
-        return of_logits, None
