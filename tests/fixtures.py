@@ -49,7 +49,7 @@ SETUPS: dict[str, tuple[str, str, dict[str, Any]]] = {
     **{task: (task, name, {}) for task, name in DATA.items()},
     "several labels": ("classify", "topics", {}),
     "numbers": ("classify", "numbers", {}),
-    "balanced": ("classify", "sentiment", {"sampling": "balanced:0.5"}),
+    "balanced": ("classify", "sentiment", {"sampling": "balanced"}),
     "bi": ("classify", "pairs", {"pair_encoder": "bi"}),
     "context": ("tag", "documents", {"context": "doc", "overlap": 8}),
     "tag windows": ("tag", "windows", {"overlap": 8}),

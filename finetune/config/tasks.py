@@ -80,9 +80,7 @@ SEED = Limit(lambda value: 0 <= value < 2**32, "from 0 to 4294967295")
 FREEZE = matching("none|embeddings|all|[0-9]{1,4}", "none, embeddings, all, or a number of layers")
 _CONTEXT = matching("none|doc|0*[1-9][0-9]{0,5}", "none, doc, or a number of subwords, 1 or more")
 LOSS_NAME = matching(
-    f"ce|(focal|logit-adjusted)(:{_NUMBER})?",
-    "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
-    "--class-weights)",
+    f"ce|focal(:{_NUMBER})?", "ce, focal or focal:GAMMA (for weights see --class-weights)"
 )
 _LORA = matching(
     "0*[1-9][0-9]{0,8}(:[^:,]+(,[^:,]+)*)?",
@@ -99,10 +97,6 @@ REPLAYED = re.compile(r"(.+):([0-9]{1,6}(?:\.[0-9]{1,6})?)")
 REPLAY = matching(
     r"(?!.*:0+(\.0+)?$).+",
     "the folder of a run, perhaps with a share above 0, such as runs/old:0.5",
-)
-SAMPLING = matching(
-    r"none|balanced(:(0{1,3}(\.[0-9]{1,6})?|0{0,2}1(\.0{1,6})?))?",
-    "none, balanced, or balanced:S with S from 0 to 1",
 )
 
 
@@ -334,11 +328,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return False
 
     @property
-    def sampling_strength(self) -> float | None:
-        """The strength of ``--sampling``: 1 gives all classes the same share of an epoch."""
-        return None
-
-    @property
     def lr_factor(self) -> float:
         """Default learning rate in multiples of the usual one of fine-tuning."""
         return 1.0
@@ -416,20 +405,25 @@ class LabelConfig(TrainConfig):
     """Weight of each class in the loss: `none`, `auto` or `a=1,b=2.5`. `auto` is the inverse
     frequency."""
     loss: Annotated[str, LOSS_NAME] = "ce"
-    """Loss: cross entropy (`ce`), focal loss (`focal:GAMMA`), or logit-adjusted cross entropy
-    (`logit-adjusted:TAU`). The focal loss gives less weight to correctly predicted examples (γ is 2
-    by default). Logit adjustment adds τ (default 1) times the logarithms of the class frequencies
-    to the logits, for balanced errors."""
+    """Loss: cross entropy (`ce`), or focal loss (`focal:GAMMA`), which gives less weight to
+    correctly predicted examples (γ is 2 by default)."""
     label_smoothing: Annotated[float, SHARE] = 0.0
     """Fraction of the gold probability that the loss spreads evenly over all classes, or over yes
     and no of each of several labels (Szegedy et al., 2016); 0.1 is usual."""
-    sampling: Annotated[str, SAMPLING, Affects(data=True, weights=True, inherited=False)] = "none"
-    """Oversample rare classes: `balanced` draws all classes equally often, `balanced:0.5` in
-    proportion to the square root of their frequency. The size of an epoch stays the same."""
-
+    sampling: Annotated[
+        Literal["none", "balanced"], Affects(data=True, weights=True, inherited=False)
+    ] = "none"
+    """Oversample rare classes: `balanced` draws all classes equally often. The size of an epoch
+    stays the same."""
     replay: Annotated[str | None, Help("RUN[:SHARE]"), REPLAY] = None
     """Mix in data of an earlier run, so that a model that learns new labels keeps the old ones:
     SHARE examples for each new one (default 1). Its test split is also scored, as test_old."""
+
+    @property
+    def focal_gamma(self) -> float | None:
+        """The exponent of the focal loss; None for cross entropy."""
+        name, _, gamma = self.loss.partition(":")
+        return float(gamma or 2) if name == "focal" else None
 
     @property
     def replayed(self) -> tuple[str, float] | None:
@@ -437,13 +431,6 @@ class LabelConfig(TrainConfig):
             return None
         match = REPLAYED.fullmatch(self.replay)
         return (match[1], float(match[2])) if match else (self.replay, 1.0)
-
-    @property
-    def sampling_strength(self) -> float | None:
-        if self.sampling == "none":
-            return None
-        _, strength = named_strength(self.sampling)
-        return 1.0 if strength is None else strength
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
@@ -453,14 +440,7 @@ class LabelConfig(TrainConfig):
                 "is part of the built-in loss, which --custom-loss replaces: leave one of them "
                 "out.",
             )
-        name, _ = named_strength(self.loss)
-        if name == "logit-adjusted":
-            self._refuse(
-                ("class_weights", "sampling"),
-                f"must be left out with --loss {self.loss}, which itself corrects for the "
-                "frequency of the classes.",
-            )
-        if name == "focal":
+        if self.focal_gamma is not None:
             self._refuse(
                 ("label_smoothing",),
                 f"does not go with --loss {self.loss}, which depends on the probability of one "
@@ -472,9 +452,9 @@ class LabelConfig(TrainConfig):
 class TextConfig(LabelConfig):
     """Settings of the tasks that label texts or pairs of texts."""
 
-    long_text: Literal["truncate", "window", "error"] = "truncate"
-    """Treatment of texts over --max-length: `truncate` their end, read them in overlapping windows
-    and average the scores (`window`), or stop with an `error`. Truncated texts are counted."""
+    long_text: Literal["truncate", "window"] = "truncate"
+    """Treatment of texts over --max-length: `truncate` and count them, or read them in overlapping
+    windows and average the scores (`window`)."""
     classifier_dropout: Annotated[float | None, SHARE] = None
     """Dropout before the classifier; default: the model's, or 0 with --pair-encoder bi or poly."""
     pair_encoder: Literal["cross", "bi", "poly"] = "cross"
@@ -490,9 +470,6 @@ class TextConfig(LabelConfig):
     then a logistic regression is fitted to them (with `--tuning head` the only phase). By default,
     --epochs is 20, or fewer if 20 have more than 500 steps, with one evaluation, at the end. Plain
     transformers load the encoder of the saved model, without the classifier."""
-    votes: Literal["soft", "majority"] = "soft"
-    """Training target for texts with labels of several annotators: their label distribution
-    (`soft`), or the label of the majority. The model is scored on both."""
     positive: str | None = None
     """Positive label of the metric `f1`, if there are two labels. Default: X for the labels X and
     not X, yes for labels such as yes and no, else the label that is rarer in training."""
@@ -613,10 +590,6 @@ class ChoiceConfig(TrainConfig):
         example='{"question": "Where does a fish live?", "choices": ["in water", "on the moon"]}',
     )
     data: str = "swag"
-    long_text: Annotated[Literal["truncate", "truncate-start", "error"], COMMON] = "truncate"
-    """Treatment of contexts over --max-length: cut their end (`truncate`) or their beginning
-    (`truncate-start`), or stop with an `error`. Cut contexts are counted. Question and choice are
-    cut only if they are too long without a context."""
     classifier_dropout: Annotated[float | None, SHARE] = None
     """Dropout before the score of a choice; default: the model's."""
     calibrate: Literal["none", "temperature"] = "none"
@@ -679,9 +652,8 @@ class TagConfig(WordConfig):
     scheme: Literal["auto", "IO", "BIO", "BIOES"] = "auto"
     """Tag scheme for training; `auto` uses BIO for spans and leaves other tags unchanged."""
     label_subwords: Literal["first", "all"] = "first"
-    """Train on the first subword of each word, or on all its subwords (`B-` continues as `I-`)."""
-    word_score: Literal["first", "mean"] = "first"
-    """Score a word by its first subword, or by the mean log-probability of all its subwords."""
+    """Train on the first subword of each word, or on all its subwords (`B-` continues as `I-`) and
+    score it by their mean log-probability."""
     decoding: Literal["constrained", "greedy"] = "constrained"
     """Predict the most probable tag sequence that the scheme allows (Viterbi), or the most probable
     tag of each word (`greedy`). They are the same for tags without a span scheme."""
@@ -694,7 +666,7 @@ class TagConfig(WordConfig):
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
-        fixed = ("label_subwords", "word_score", "decoding", "calibrate", "class_weights", "loss")
+        fixed = ("label_subwords", "decoding", "calibrate", "class_weights", "loss")
         for name in (*fixed, "label_smoothing") if self.crf else ():
             value, default = getattr(self, name), getattr(TagConfig, name)
             if value != default:
@@ -739,9 +711,9 @@ class NerConfig(WordConfig):
     multi_label: bool = False
     """Allow several labels for the same words, by a sigmoid for each type instead of a softmax over
     all types and "no span"."""
-    calibrate: Literal["none", "one", "types"] = "none"
-    """Choose the probability threshold of predicted spans on the validation split: one threshold
-    for all types (`one`), or one for each type (`types`); `none` uses 0.5."""
+    calibrate: Literal["none", "one"] = "none"
+    """Choose the probability threshold of predicted spans on the validation split (`one`); `none`
+    uses 0.5."""
     decoding: Annotated[Literal["auto", "flat", "nested", "overlapping"], COMMON] = "auto"
     """Predict spans that share no word (`flat`), that may lie inside each other (`nested`), or that
     may overlap in any way (`overlapping`). The most probable set of spans is chosen. `auto` is
@@ -758,11 +730,6 @@ class NerConfig(WordConfig):
             ("label_smoothing",),
             "does not apply to spans, as nearly all candidates have no type: leave it out.",
         )
-        if named_strength(self.loss)[0] == "logit-adjusted":
-            raise UserError(
-                f"--loss {self.loss} does not apply to spans, as nearly all candidates have no "
-                "type: use --loss focal, or --calibrate types."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -796,10 +763,6 @@ class RelationsConfig(WordConfig):
     """Pairs of spans to classify: `all`, or only pairs whose types have a relation in the training
     data (`seen`). The order of the types counts. Types that do not occur in training are paired
     with all types."""
-    decoding: Literal["auto", "one", "both"] = "auto"
-    """Predict a relation between two spans in the more probable direction (`one`), or in each
-    direction (`both`). `auto` is one, unless more than 1 % of the related training pairs have
-    relations in both directions."""
     classifier_dropout: Annotated[float, SHARE] = 0.1
     """Dropout before the classifier."""
 
@@ -848,12 +811,6 @@ class QAConfig(TrainConfig):
 
 CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})
 """The configuration class of each task."""
-
-
-def named_strength(value: str) -> tuple[str, float | None]:
-    """Split a setting such as `focal:2` into its name and its number, or None."""
-    name, _, number = value.partition(":")
-    return name, float(number) if number else None
 
 
 def legal_adam(value: str) -> bool:

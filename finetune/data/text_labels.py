@@ -15,7 +15,7 @@ from finetune.config.description import PROBLEMS
 from finetune.config.tasks import ClassifyConfig, TextConfig, flag
 from finetune.data.dataset import Dataset, numbered_order
 from finetune.data.examples import Examples
-from finetune.data.labels import NLI_LABELS, voted_names
+from finetune.data.labels import NLI_LABELS
 from finetune.data.preparation import with_gold
 from finetune.data.splitting import label_types, per_class
 from finetune.types import TextExample, UserError, abbreviated, quantity
@@ -99,7 +99,6 @@ def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None
         (window and encoder != "cross", one_sequence, ("long_text",)),
         (not single, one_label, ("few_shot",)),
         (len(labels) < 2, "it needs two labels or more", ("few_shot",)),
-        (not voted_names(data.splits.values()), "no label of the data has votes", ("votes",)),
     ]
     for wrong, reason, names in refused:
         for name in names if wrong else ():
@@ -108,9 +107,9 @@ def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None
                 raise UserError(f"{shown}: {reason}: leave {flag(name)} out.")
     target = {"multi": "any number of labels", "regression": "a number"}.get(problem)
     advice = "write one label for each text, or leave out --problem"
-    if target is None and config.few_shot and config.votes == "soft":
+    if target is None and config.few_shot:
         target = "one label with --few-shot"
-        advice = "add --votes majority, or leave out --few-shot"
+        advice = "write the label of the majority, or leave out --few-shot"
     if target is not None and (where := _first_where(data, "votes", True)) is not None:
         raise UserError(f"{where}: votes for labels, but each text has {target}: {advice}.")
     if encoder != "cross" and (where := _first_where(data, "pair", False)) is not None:

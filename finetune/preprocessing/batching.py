@@ -36,18 +36,17 @@ def epoch_order(num_examples: int, seed: int, epoch: int, copies: Tensor | None 
     return drawn[torch.randperm(num_examples, generator=generator)]
 
 
-def balanced_copies(classes: Sequence[Collection[str]], strength: float) -> Tensor:
+def balanced_copies(classes: Sequence[Collection[str]]) -> Tensor:
     """Compute the expected copies of each example in an epoch of balanced sampling: float64 [E].
 
-    A class c of n_c examples gets a share in proportion to n_c^(1 - strength): 1 makes all equal,
-    0.5 is square-root sampling (Kang et al., 2020). An example of several classes counts for its
-    rarest class (repeat factors; Gupta, Dollár & Girshick, 2019). No class counts as a class.
+    All classes get the same share. An example of several classes counts for its rarest class
+    (repeat factors; Gupta, Dollár & Girshick, 2019). No class counts as a class.
 
-    >>> balanced_copies([["a"], ["a"], ["a"], ["b"]], 1.0)
+    >>> balanced_copies([["a"], ["a"], ["a"], ["b"]])
     tensor([0.6667, 0.6667, 0.6667, 2.0000], dtype=torch.float64)
     """
     counts = Counter(name for names in classes for name in set(names) or {""})
-    weights = [max(counts[name] ** -strength for name in set(names) or {""}) for names in classes]
+    weights = [1 / min(counts[name] for name in set(names) or {""}) for names in classes]
     total = math.fsum(weights)
     return torch.tensor([len(classes) * weight / total for weight in weights], dtype=torch.float64)
 

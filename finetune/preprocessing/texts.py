@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from finetune.data.word_splitting import split_words
-from finetune.preprocessing.subwords import FAR, Subwords
+from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.windows import window_starts
 from finetune.types import Example, TextExample, TokenExample, TokenSequence, UserError
 
@@ -95,8 +95,6 @@ def encode_texts(
         second = None if example.pair is None else next(seconds)
         room = tokenizer.room(max_length, pair=second is not None)
         size = len(first) + len(second or ())
-        if long_text == "error":
-            check_size(example, size, room, max_length, " or --long-text window")
         in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
         num_cut += size > room and not (long_text == "window" and in_windows)
         if size <= room:
@@ -111,7 +109,7 @@ def encode_texts(
 
 
 def encode_apart(
-    examples: Sequence[TextExample], tokenizer: Subwords, max_length: int, long_text: str
+    examples: Sequence[TextExample], tokenizer: Subwords, max_length: int
 ) -> tuple[list[list[TokenSequence]], int]:
     """Encode each pair as a sequence: its texts, each with its special tokens, in turn.
 
@@ -124,27 +122,12 @@ def encode_apart(
     result, num_cut = [], 0
     for example, *pair in zip(examples, firsts, seconds, strict=True):
         size = max(map(len, pair))
-        if long_text == "error":
-            check_size(example, size, room, max_length)
         num_cut += size > room
         (first, types), (second, more) = (tokenizer.build(text[:room]) for text in pair)
         both = None if types is None or more is None else types + more
         starts = [0, len(first), len(first) + len(second)]
         result.append([TokenSequence(example.id, first + second, both, starts)])
     return result, num_cut
-
-
-def check_size(
-    example: TextExample, size: int, room: int, max_length: int, otherwise: str = ""
-) -> None:
-    """Raise UserError for a text of more than ``room`` tokens; ``otherwise`` is a way out."""
-    if size > room:
-        is_cut = max(map(len, example.texts())) > FAR * max_length
-        raise UserError(
-            f"{example.where}: a text has {size} tokens{' or more' * is_cut}, --max-length "
-            f"{max_length} leaves room for {room}: raise it, or write "
-            f"--long-text truncate{otherwise}."
-        )
 
 
 def _windows_of(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
@@ -95,8 +93,18 @@ def saved_task(folder: str | Path) -> Task:
         for name, value in content["extra"].items()
     }
     hints = get_type_hints(task.state_class)
-    check_types(path, extra, {name: hint for name, hint in hints.items() if name in extra})
-    known = _known_settings(path, name, content)
+    extra = {
+        name: value for name, value in extra.items() if name in hints
+    }  # others are of old runs
+    check_types(path, extra, {name: hints[name] for name in extra})
+    unknown = content["config"].keys() - {field.name for field in dataclasses.fields(CONFIGS[name])}
+    if unknown:
+        _log.warning(
+            "note: %s: this version of finetune has no setting %s, which is ignored for prediction",
+            path,
+            abbreviated(sorted(unknown)),
+        )
+    known = {key: value for key, value in content["config"].items() if key not in unknown}
     try:
         config = from_settings(CONFIGS[name], known)
         has_metric = (config.metric or "").partition(":")[0] in metrics_of(name)
@@ -132,29 +140,6 @@ def task_of(
 
         task = FewShotTask
     return task(state, tokenizer, warm_start)
-
-
-def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    saved: dict[str, Any] = content["config"]
-    unknown = sorted(saved.keys() - {field.name for field in dataclasses.fields(CONFIGS[task])})
-    if not unknown:
-        return saved
-    version = content.get("finetune", "0")
-    if _numbers(version) > _numbers(finetune.__version__):
-        raise UserError(
-            f"{path}: was written by finetune {version}, whose settings ({abbreviated(unknown)}) "
-            f"finetune {finetune.__version__} lacks: upgrade it."
-        )
-    _log.warning(
-        "note: %s: this version of finetune has no setting %s, which is ignored for prediction",
-        path,
-        abbreviated(unknown),
-    )
-    return {name: value for name, value in saved.items() if name not in unknown}
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def save_task(task: Task, folder: Path) -> None:

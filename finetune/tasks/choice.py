@@ -26,7 +26,7 @@ from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import FlatSequences
-from finetune.preprocessing.texts import check_prepared_characters, check_size
+from finetune.preprocessing.texts import check_prepared_characters
 from finetune.tasks.base import Fitted, SequencesOfExamples, Task, Windows, WindowTargets
 from finetune.tasks.decoding import log_softmax
 from finetune.tasks.state import TaskState
@@ -103,7 +103,7 @@ class ChoiceTask(Task):
         return {"labels": LabelSet([SCORE])}
 
     def _sequences(self, examples: Sequence[ChoiceQuestion]) -> SequencesOfExamples:
-        long_text, max_length = self.state.config.long_text, self.state.max_length
+        max_length = self.state.max_length
         subwords = self._subwords(examples)
         encoded, num_cut = [], 0
         for example in examples:
@@ -113,14 +113,11 @@ class ChoiceTask(Task):
                 last = [] if second is None else subwords[second, True]
                 room = self.tokenizer.room(max_length, pair=second is not None)
                 size = len(first) + len(last)
-                if long_text == "error":
-                    check_size(example, size, room, max_length)
                 longest = max(longest, size - room)
                 # the context is cut; a question that is too long without any keeps its end
                 keep, last = max(0, room - len(last)), last[max(0, len(last) - room) :]
-                start = max(0, len(first) - keep) if long_text == "truncate-start" else 0
-                cut = first[start : start + keep]
-                ids, token_types = self.tokenizer.build(cut, None if second is None else last)
+                pair = None if second is None else last
+                ids, token_types = self.tokenizer.build(first[:keep], pair)
                 sequences.append(TokenSequence(example.id, ids, token_types, window=number))
             encoded.append(sequences)
             num_cut += longest > 0
@@ -133,11 +130,9 @@ class ChoiceTask(Task):
         pairs = [texts for example in examples for texts in texts_of_choices(example)]
         subwords: dict[tuple[str, bool], list[int]] = {}
         for second in (False, True):
-            texts = dict.fromkeys(pair[second] for pair in pairs)
-            known = [text for text in texts if text is not None]
-            last = second or self.state.config.long_text == "truncate-start"
-            ids = self.tokenizer.first_subwords(known, self.state.max_length, last=last)
-            subwords |= dict(zip(((text, second) for text in known), ids, strict=True))
+            texts = {text: None for pair in pairs if (text := pair[second]) is not None}
+            ids = self.tokenizer.first_subwords(list(texts), self.state.max_length, last=second)
+            subwords |= dict(zip(((text, second) for text in texts), ids, strict=True))
         return subwords
 
     def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:

@@ -1,22 +1,21 @@
-"""Losses over classes: cross entropy, focal and logit-adjusted, with weights of classes.
+"""Losses over classes: cross entropy and focal loss, with weights of classes.
 
-Focal: Lin, Goyal, Girshick, He & Dollár 2017, "Focal Loss for Dense Object Detection". Logit
-adjustment: Menon et al. 2021, "Long-Tail Learning via Logit Adjustment". Label smoothing: Szegedy,
-Vanhoucke, Ioffe, Shlens & Wojna 2016, "Rethinking the Inception Architecture for Computer Vision".
+Focal: Lin, Goyal, Girshick, He & Dollár 2017, "Focal Loss for Dense Object Detection". Label
+smoothing: Szegedy, Vanhoucke, Ioffe, Shlens & Wojna 2016, "Rethinking the Inception Architecture
+for Computer Vision".
 
 Shapes: N rows, C classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.config.tasks import LabelConfig, named_strength
+from finetune.config.tasks import LabelConfig
 from finetune.config.values import numbers_by_label
 from finetune.types import IGNORED
 
@@ -40,39 +39,9 @@ def class_weights(
     return tuple(weights.get(name, 1.0) for name in labels)
 
 
-def class_frequencies(
-    config: LabelConfig, labels: Iterable[str], counts: Mapping[str, int], total: int
-) -> tuple[float, ...] | None:
-    """Compute the fraction of the ``total`` with each label; None if the loss needs none.
-
-    Labels without examples get 1, so that the loss does not raise them. A label of all examples is
-    taken to be missing in half an example, so that its odds are finite.
-    """
-    if named_strength(config.loss)[0] != "logit-adjusted":
-        return None
-    return tuple(min(counts.get(name, 0), total - 0.5) / total or 1.0 for name in labels)
-
-
-def loss_targets(
-    config: LabelConfig,
-    weights: Sequence[float] | None,
-    frequencies: Sequence[float] | None = None,
-    independent: bool = False,
-) -> dict[str, Tensor]:
-    """Make the inputs of the losses besides gold, to send to the device with it.
-
-    ``class_weight`` [C], and ``shift`` [C], which logit adjustment adds to the logits: tau log pi
-    of class frequencies pi, and tau log(pi / (1 - pi)) of ``independent`` labels. The decision on
-    the logits alone then minimizes the mean error of the classes (Menon et al., equation 10).
-    """
-    targets = {}
-    if weights is not None:
-        targets["class_weight"] = torch.tensor(weights, dtype=torch.float32)
-    if frequencies is not None:
-        pi, tau = np.array(frequencies), named_strength(config.loss)[1]
-        logs = np.log(pi / (1 - pi) if independent else pi)
-        targets["shift"] = torch.from_numpy((1.0 if tau is None else tau) * logs).float()
-    return targets
+def loss_targets(weights: Sequence[float] | None) -> dict[str, Tensor]:
+    """Make the input ``class_weight`` [C] of the losses, to send to the device with gold."""
+    return {} if weights is None else {"class_weight": torch.tensor(weights, dtype=torch.float32)}
 
 
 def class_losses(
@@ -85,7 +54,7 @@ def class_losses(
     is the weight of gold.
     """
     losses = functional.cross_entropy(
-        _shifted(logits, loss_inputs),
+        logits,
         target,
         ignore_index=IGNORED,
         reduction="none",
@@ -108,7 +77,7 @@ def vote_losses(
     (Peterson, Battleday, Griffiths & Russakovsky 2019, "Human uncertainty makes classification more
     robust").
     """
-    losses, target = -_shifted(logits, loss_inputs).log_softmax(-1), target.to(logits.dtype)
+    losses, target = -logits.log_softmax(-1), target.to(logits.dtype)
     if smoothing := config.label_smoothing:
         losses = losses * (1 - smoothing) + losses.mean(-1, keepdim=True) * smoothing
     if (weights := loss_inputs.get("class_weight")) is not None:
@@ -124,12 +93,12 @@ def label_losses(
     The weight of a class applies to examples with the label. ``loss_inputs`` are ``loss_targets``.
     Targets are 0 and 1, or probabilities. Label smoothing e turns them into e / 2 and 1 - e / 2.
     """
-    logits, target = _shifted(logits, loss_inputs), target.to(logits.dtype)
+    target = target.to(logits.dtype)
     if smoothing := config.label_smoothing:
         target = target * (1 - smoothing) + smoothing / 2
     if (weights := loss_inputs.get("class_weight")) is not None:
         weights = weights.to(logits.dtype)
-    focal = named_strength(config.loss)[0] == "focal"
+    focal = config.focal_gamma is not None
     losses = functional.binary_cross_entropy_with_logits(
         logits, target, pos_weight=None if focal else weights, reduction="none"
     )
@@ -139,14 +108,8 @@ def label_losses(
     return losses
 
 
-def _shifted(logits: Tensor, loss_inputs: Mapping[str, Tensor]) -> Tensor:
-    shift = loss_inputs.get("shift")
-    return logits if shift is None else logits + shift.to(logits.dtype)
-
-
 def _focal(config: LabelConfig, losses: Tensor) -> Tensor:
-    name, gamma = named_strength(config.loss)
-    if name != "focal":
+    if config.focal_gamma is None:
         return losses
     # the power has no gradient at 0 for gamma < 1
-    return (-torch.expm1(-losses)).clamp_min(1e-12) ** (2.0 if gamma is None else gamma) * losses
+    return (-torch.expm1(-losses)).clamp_min(1e-12) ** config.focal_gamma * losses

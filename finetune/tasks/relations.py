@@ -28,7 +28,7 @@ from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.tasks.base import SequencesOfExamples, Windows, WindowTargets
-from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
+from finetune.tasks.class_losses import class_losses, class_weights, loss_targets
 from finetune.tasks.decoding import log_softmax
 from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
@@ -63,8 +63,6 @@ class RelationState(WordState):
     """True if two spans may be related in both directions."""
     class_weights: tuple[float, ...] | None = None
     """The weight of each label; no relation has the weight 1."""
-    class_frequencies: tuple[float, ...] | None = None
-    """Fraction of the training pairs without relation, and with each label, for some losses."""
 
     prediction_type = "relations"
 
@@ -116,17 +114,12 @@ class RelationTask(WordTask):
             num_both += sum((object, subject) in pairs for subject, object in pairs)
         names = LabelSet(sorted({relation.label for e in train for relation in e.relations or ()}))
         num_pairs = sum(1 for e in train for _ in _pairs(config, related, e.spans or ()))
-        both = config.decoding == "both"
-        if config.decoding == "auto":
-            both = num_both > MOST_BOTH * counts.total()
         weights = class_weights(config.class_weights, list(names), counts, num_pairs, "single")
-        none = {"": num_pairs - counts.total()}
         return {
             "labels": names,
             "related": related,
-            "both": both,
+            "both": num_both > MOST_BOTH * counts.total(),
             "class_weights": weights,
-            "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
         }
 
     def complete(self, data: Dataset) -> Dataset:
@@ -212,7 +205,7 @@ class RelationTask(WordTask):
         state = self.state
         weights = state.class_weights and (1.0, *state.class_weights)
         targets = super()._targets(sequences)
-        return targets | loss_targets(state.config, weights, state.class_frequencies)
+        return targets | loss_targets(weights)
 
     def model(self, folder: str | Path | None = None) -> RelationClassifier:
         return self._load(
@@ -242,8 +235,7 @@ class RelationTask(WordTask):
             if best := int(output.values.argmax()):
                 relation = Relation(*pairs[output.window], state.labels[best - 1])
                 scores[relation] = float(output.values[best])
-        setting = state.config.decoding
-        if not (state.both if setting == "auto" else setting == "both"):
+        if not state.both:
             by_pair = {relation[:2]: relation for relation in scores}
             for pair, relation in by_pair.items():
                 other = by_pair.get(pair[::-1])

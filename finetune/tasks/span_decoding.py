@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -39,8 +38,6 @@ LOWEST_THRESHOLD = 0.02
 """Candidates with lower scores are never predicted and are dropped early."""
 GRID = tuple(sorted((k / 40 for k in range(2, 39)), key=lambda t: (round(abs(t - 0.5), 6), t)))
 """Thresholds to try: 0.05 to 0.95 by 0.025, nearest to 0.5 first, so that these win ties."""
-FEWEST_GOLD = 10
-"""A type with fewer gold spans in validation keeps the common threshold."""
 
 Weighted = tuple[Span, int]
 
@@ -64,7 +61,7 @@ class SpanDecoder(Decoder):
     constraint: str
     """The spans that may be predicted together (``best_spans``)."""
     thresholds: Mapping[str, float]
-    """The fitted threshold of each span type; 0.5 for types without one."""
+    """The threshold of each span type; 0.5 for types without one."""
 
     def windows(self, logits: np.ndarray, num_words: Sequence[int]) -> list[ScoredCandidates]:
         """Select the candidates of each sequence whose score could reach a threshold.
@@ -255,57 +252,33 @@ def choose_span_thresholds(
     candidates: Sequence[ScoredSpans],
     decoding: str,
     labels: Sequence[str],
-    per_type: bool,
 ) -> dict[str, float]:
-    """Choose the threshold of each label with the best micro F1 over all texts.
+    """Choose the threshold of all labels, one of ``GRID``, with the best micro F1 over all texts.
 
-    One value of ``GRID`` for all labels; with ``per_type`` followed by two rounds of coordinate
-    ascent over the labels with ``FEWEST_GOLD`` gold spans. Ties go to the value nearest to 0.5. If
-    scores are calibrated, the best threshold is half the F1 it gives (Lipton, Elkan & Narayanaswamy
-    2014), so values below 0.5 are common.
+    Ties go to the value nearest to 0.5. If scores are calibrated, the best threshold is half the F1
+    it gives (Lipton, Elkan & Narayanaswamy 2014), so values below 0.5 are common.
     """
-    num_gold = Counter(span.label for spans in gold for span in set(spans))
-    # spans without conflicts are only compared with their threshold, by sorted scores of each label
-    alone: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+    num_gold = sum(len(set(spans)) for spans in gold)
+    # spans without conflicts are only compared with the threshold, by their sorted scores
+    right, alone = list[float](), list[float]()
     groups: list[tuple[ScoredSpans, frozenset[Span]]] = []
     for spans, scored in zip(map(frozenset, gold), candidates, strict=True):
         scores = {s: p for s, p in _unique(scored).items() if p >= min(GRID)}
         for group in _groups(list(scores), decoding):
-            if len(group) == 1:
-                alone[group[0].label].append((scores[group[0]], group[0] in spans))
-            else:
+            if len(group) > 1:
                 groups.append(([(s, scores[s]) for s in group], spans & {*group}))
-    of_gold = {name: np.sort([p for p, right in pairs if right]) for name, pairs in alone.items()}
-    of_all = {name: np.sort([p for p, _ in pairs]) for name, pairs in alone.items()}
-    counts: dict[tuple[float, ...], tuple[int, int]] = {}
-    """Correct and predicted spans of a group, by its number and the thresholds of its spans."""
+                continue
+            alone.append(scores[group[0]])
+            right += [scores[group[0]]] if group[0] in spans else []
+    arrays = np.sort(right), np.sort(alone)
 
     def f1(thresholds: Mapping[str, float]) -> float:
-        correct, predicted = 0, 0
-        for label in alone:
-            right, every, threshold = of_gold[label], of_all[label], thresholds[label]
-            correct += len(right) - int(right.searchsorted(threshold))
-            predicted += len(every) - int(every.searchsorted(threshold))
-        for number, (in_group, gold_of_group) in enumerate(groups):
-            key = (number, *[thresholds[span.label] for span, _ in in_group])
-            if key not in counts:
-                chosen = _decided(in_group, decoding, thresholds)
-                counts[key] = len(gold_of_group.intersection(chosen)), len(chosen)
-            correct += counts[key][0]
-            predicted += counts[key][1]
-        return 2 * correct / total if (total := predicted + num_gold.total()) else 0.0
+        threshold = thresholds[labels[0]]
+        correct, predicted = (len(a) - int(a.searchsorted(threshold)) for a in arrays)
+        for in_group, gold_of_group in groups:
+            chosen = _decided(in_group, decoding, thresholds)
+            correct += len(gold_of_group.intersection(chosen))
+            predicted += len(chosen)
+        return 2 * correct / total if (total := predicted + num_gold) else 0.0
 
-    common = max(GRID, key=lambda t: f1({label: t for label in labels}))
-    best = {label: common for label in labels}
-    highest = f1(best)
-    often = [label for label in labels if num_gold[label] >= FEWEST_GOLD]
-    tried: dict[str, dict[str, float]] = {}
-    for label in often * 2 if per_type else ():
-        if tried.get(label) != best:
-            trials = [{**best, label: threshold} for threshold in GRID]
-            scores_of_trials = list(map(f1, trials))
-            if max(scores_of_trials) > highest:
-                highest = max(scores_of_trials)
-                best = trials[scores_of_trials.index(highest)]
-            tried[label] = best
-    return best
+    return max((dict.fromkeys(labels, threshold) for threshold in GRID), key=f1)

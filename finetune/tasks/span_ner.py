@@ -212,7 +212,7 @@ class SpanNerTask(WordTask):
         target[ignored] = IGNORED
         num_words = torch.tensor(int(rows["num_words"].values.sum()))
         spans = {"span": torch.from_numpy(target), "num_words": num_words}
-        return spans | loss_targets(state.config, weights)
+        return spans | loss_targets(weights)
 
     def model(self, folder: str | Path | None = None) -> SpanClassifier:
         state, config = self.state, self.state.config
@@ -252,10 +252,8 @@ class SpanNerTask(WordTask):
             [prediction.candidates for prediction in predicted],
             state.constraint,
             list(state.labels),
-            state.config.calibrate == "types",
         )
-        shown = sorted({round(value, 3) for value in thresholds.values()})
-        note = f"thresholds chosen on validation: {', '.join(map(str, shown))}"
+        note = f"threshold chosen on validation: {thresholds[state.labels[0]]:.3f}"
         return {"thresholds": thresholds}, note
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any], **fields: Any) -> Scores:

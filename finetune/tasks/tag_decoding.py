@@ -43,8 +43,6 @@ class TagDecoder(Decoder):
     """Whether illegal tag sequences are ruled out."""
     all_subwords: bool
     """Whether all subwords of a word have logits."""
-    word_score: str
-    """The reduction of the logits of subwords to scores of words."""
     temperature: float | None
     """Divides the log-probabilities before the softmax (Guo et al., 2017)."""
 
@@ -72,7 +70,7 @@ class TagDecoder(Decoder):
         if transitions is None:
             logs = log_softmax(logits)
             if self.all_subwords:
-                logs = word_scores(logs, word_lengths, self.continuations, self.word_score)
+                logs = word_scores(logs, word_lengths, self.continuations)
             return np.split(logs, cuts)
         emissions = logits - logits.max(-1, keepdims=True)  # for precision in float32
         parts = (emissions, *_best_tags(emissions, transitions, num_words))
@@ -229,18 +227,16 @@ def _positions(num_words: Sequence[int], *, from_end: bool = False) -> list[np.n
 
 
 def word_scores(
-    logs: np.ndarray, word_lengths: np.ndarray, continuations: Sequence[int], how: str
+    logs: np.ndarray, word_lengths: np.ndarray, continuations: Sequence[int]
 ) -> np.ndarray:
-    """Combine log-probabilities of subwords [P, C] to log-probabilities of words [W, C].
+    """Average log-probabilities of subwords [P, C] to log-probabilities of words [W, C].
 
-    ``first`` takes the first subword, ``mean`` the mean log-probability, normalized. A later
-    subword counts for the tags that continue with its tag (``I-`` for ``B-``), so only the first
-    subword decides between tags with the same continuation.
+    A later subword counts for the tags that continue with its tag (``I-`` for ``B-``), so only the
+    first subword decides between tags with the same continuation.
     """
     starts = np.cumsum(word_lengths) - word_lengths  # [W]
-    if how == "first" or not len(starts):
-        firsts: np.ndarray = logs[starts]
-        return firsts
+    if not len(starts):
+        return logs
     scores = logs[:, list(continuations)]
     scores[starts] = logs[starts]
     means = np.add.reduceat(scores, starts) / word_lengths[:, None].astype(logs.dtype)

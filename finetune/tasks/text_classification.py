@@ -40,7 +40,6 @@ from finetune.preprocessing.texts import encode_apart, encode_texts
 from finetune.tasks.base import Fitted, Scores, SequencesOfExamples, Task, Windows, WindowTargets
 from finetune.tasks.calibration import read_thresholds
 from finetune.tasks.class_losses import (
-    class_frequencies,
     class_losses,
     class_weights,
     label_losses,
@@ -62,8 +61,6 @@ class TextState(TaskState, TextDecoder):
     config: TextConfig
     problem: Problem
     class_weights: tuple[float, ...] | None = None
-    class_frequencies: tuple[float, ...] | None = None
-    """Fraction of the training examples with each label, for a loss that needs it."""
     votes: bool = False
     """True if the loss compares with the votes of annotators, who disagree on training texts."""
     positive: str | None = None
@@ -115,7 +112,7 @@ class TextClassificationTask(Task):
         if problem == "regression":
             return {**fields, "labels": LabelSet(["score"])}
         counts = Counter(chain.from_iterable(map(names_of, train.column("label"))))
-        votes = config.votes == "soft" and any(len(v or ()) > 1 for v in train.column("votes"))
+        votes = any(len(v or ()) > 1 for v in train.column("votes"))
         names = {*counts} | (voted_names([train]) if votes else set())
         labels = LabelSet(cls._label_order(names, data.label_order))
         if isinstance(config, ClassifyConfig) and config.label_separator:
@@ -128,7 +125,6 @@ class TextClassificationTask(Task):
             **fields,
             "labels": labels,
             "class_weights": weights,
-            "class_frequencies": class_frequencies(config, labels, counts, len(train)),
             "positive": positive,
             "votes": votes,
         }
@@ -144,10 +140,10 @@ class TextClassificationTask(Task):
         return replace(data, notes=[*data.notes, note])
 
     def _sequences(self, examples: Sequence[TextExample]) -> SequencesOfExamples:
-        limits = self.tokenizer, self.state.max_length, self.state.config.long_text
+        limits = self.tokenizer, self.state.max_length
         if self.state.config.pair_encoder != "cross":
             return encode_apart(examples, *limits)
-        return encode_texts(examples, *limits, self.state.overlap)
+        return encode_texts(examples, *limits, self.state.config.long_text, self.state.overlap)
 
     def _window_targets(self, example: TextExample, windows: Windows) -> WindowTargets:
         label, labels = example.label, self.state.labels
@@ -166,12 +162,10 @@ class TextClassificationTask(Task):
     def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         """``label`` [N] or [N, C], ``weight`` [N], ``votes`` [N, C], and ``loss_targets``."""
         state, targets = self.state, super()._targets(sequences)
-        several = state.problem == "multi"
-        for name in ("votes", "label") if several else ("votes",):
+        for name in ("votes", "label") if state.problem == "multi" else ("votes",):
             if name in targets:
                 targets[name] = targets[name].reshape(-1, len(state.labels))
-        weights = state.class_weights, state.class_frequencies
-        return targets | loss_targets(state.config, *weights, independent=several)
+        return targets | loss_targets(state.class_weights)
 
     def model(self, folder: str | Path | None = None) -> Any:
         config = self.state.config

@@ -31,7 +31,7 @@ from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import FlatSequences
 from finetune.tasks.base import Fitted, Scores, Windows, WindowTargets
-from finetune.tasks.class_losses import class_frequencies, class_losses, class_weights, loss_targets
+from finetune.tasks.class_losses import class_losses, class_weights, loss_targets
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
@@ -55,8 +55,6 @@ class TagState(WordState, TagDecoder):
     source: str | None
     """The tag scheme of the training data."""
     class_weights: tuple[float, ...] | None = None
-    class_frequencies: tuple[float, ...] | None = None
-    """Fraction of the training words with each tag, for a loss that needs it."""
 
     @property
     def prediction_type(self) -> str:
@@ -67,13 +65,8 @@ class TagState(WordState, TagDecoder):
         return self.config.decoding == "constrained"
 
     @property
-    def word_score(self) -> str:  # type: ignore[override]
-        return self.config.word_score
-
-    @property
     def all_subwords(self) -> bool:  # type: ignore[override]
-        config = self.config
-        return not config.crf and (config.label_subwords == "all" or config.word_score != "first")
+        return self.config.label_subwords == "all"
 
 
 class TokenClassificationTask(WordTask):
@@ -118,12 +111,11 @@ class TokenClassificationTask(WordTask):
                 labels = list(data.label_order)
             sentences = (convert_tags(tags, source, scheme) for tags in sentences)
         fields: dict[str, Any] = {"labels": LabelSet(labels), "source": source, "scheme": scheme}
-        if config.class_weights == "none" and config.loss == "ce":
+        if config.class_weights == "none":
             return fields
         counts = Counter(chain.from_iterable(sentences))
         weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
-        frequencies = class_frequencies(config, labels, counts, counts.total())
-        return fields | {"class_weights": weights, "class_frequencies": frequencies}
+        return fields | {"class_weights": weights}
 
     def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:
         tags = self._gold_classes(example) or [IGNORED] * len(example.words)
@@ -139,9 +131,7 @@ class TokenClassificationTask(WordTask):
         spread: list[int] = []
         continuations = self.state.continuations
         for (first, last), target in zip(pairwise(window.word_starts), core, strict=True):
-            follow = IGNORED
-            if self.state.config.label_subwords == "all" and target != IGNORED:
-                follow = continuations[target]
+            follow = target if target == IGNORED else continuations[target]
             spread += [target] + [follow] * (last - first - 1)
         return {"tag": spread}
 
@@ -158,9 +148,7 @@ class TokenClassificationTask(WordTask):
         """For a CRF also ``allowed`` [W, C], the possible tags of words, if some tag is unknown."""
         state, targets = self.state, super()._targets(sequences)
         if not state.config.crf:
-            return targets | loss_targets(
-                state.config, state.class_weights, state.class_frequencies
-            )
+            return targets | loss_targets(state.class_weights)
         return targets | allowed_tags(targets["tag"], len(state.labels))
 
     def model(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:

@@ -80,8 +80,8 @@ class TrainingData:
         }
         self.lengths = self.encoded["train"].lengths
         self.copies: Tensor | None = None
-        if (strength := config.sampling_strength) is not None:
-            self.copies = balanced_copies([_classes(task, example) for example in train], strength)
+        if vars(config).get("sampling") == "balanced":
+            self.copies = balanced_copies([_classes(task, example) for example in train])
         self.schedule = Schedule.from_config(config, len(train))
         self.max_tokens = config.tokens_on(accelerator.device.type)
 

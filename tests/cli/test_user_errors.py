@@ -82,7 +82,6 @@ TRAIN --max-length 100 | exceeds the 64 tokens | or less
 TRAIN --freeze 9 | 9 layers | 3
 TRAIN --class-weights psi=1 | 'psi' is none of neg, pos
 TRAIN --problem regression | train.jsonl:1 | not a number
-TRAIN --max-length 12 --long-text error | .jsonl: | --max-length 12 | --long-text truncate
 TAG --data entities --overlap 33 | --overlap 33 is over half of --max-length
 clasify | unknown command 'clasify'. Perhaps you meant 'classify'? | score, compare
 run --seeds 2 | a recipe comes first: finetune run RECIPE

@@ -239,7 +239,7 @@ def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
         case("classify", "roberta", slow=True, long_text="window"),
         case("nli", "bert", slow=True, long_text="window"),
         case("qa", "roberta", overlap=4, n_best=2),
-        case("tag", "roberta", slow=True, word_score="mean", label_subwords="all"),
+        case("tag", "roberta", slow=True, label_subwords="all"),
         case("tag", "bert", crf=True),
         case("ner", "roberta", slow=True, representation="boundary"),
         case("ner", "bert", representation="attention", max_width=5),

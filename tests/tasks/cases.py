@@ -169,17 +169,14 @@ CASES = {
     "choice calibrated": Case(
         "choice",
         _CHOICES,
-        {"calibrate": "temperature", "long_text": "truncate-start", "max_length": 16},
+        {"calibrate": "temperature", "max_length": 16},
     ),
     "bio": Case("tag", BIO, {"decoding": "greedy"}),
     "bio constrained": Case("tag", BIO, {"decoding": "constrained"}),
-    "bio all mean": Case("tag", BIO, {"label_subwords": "all", "word_score": "mean"}),
-    "bio first mean": Case("tag", BIO, {"word_score": "mean"}),
+    "bio all mean": Case("tag", BIO, {"label_subwords": "all"}),
     "io": Case("tag", BIO, {"scheme": "IO"}),
     "bioes": Case("tag", BIO, {"scheme": "BIOES"}),
-    "bioes all max constrained": Case(
-        "tag", BIO, {"scheme": "BIOES", "label_subwords": "all", "word_score": "mean"}
-    ),
+    "bioes all max constrained": Case("tag", BIO, {"scheme": "BIOES", "label_subwords": "all"}),
     "bio windows": Case("tag", BIO, {"max_length": 12, "overlap": 4, "decoding": "constrained"}),
     "bio crf": Case("tag", BIO, {"crf": True}),
     "bioes crf windows": Case(
@@ -189,13 +186,13 @@ CASES = {
     "ner windows": Case("ner", _SPANS, {"max_length": 12, "overlap": 5, "decoding": "overlapping"}),
     "ner attention": Case("ner", _SPANS, {"representation": "attention"}),
     "ner biaffine": Case("ner", _SPANS, {"representation": "biaffine", "multi_label": True}),
-    "ner calibrated": Case("ner", _SPANS, {"representation": "ffn", "calibrate": "types"}),
+    "ner calibrated": Case("ner", _SPANS, {"representation": "ffn", "calibrate": "one"}),
     "relations": Case("relations", _RELATIONS, {"pairs": "all"}),
     "qa": Case("qa", _QUESTIONS, {}),
     "qa windows": Case("qa", _QUESTIONS, {"max_length": 14, "overlap": 4, "n_best": 2}),
     "pos": Case("tag", tagged(_POS), {}),
     "pos crf": Case("tag", tagged(_POS), {"crf": True}),
-    "pos all mean": Case("tag", tagged(_POS), {"label_subwords": "all", "word_score": "mean"}),
+    "pos all mean": Case("tag", tagged(_POS), {"label_subwords": "all"}),
 }
 SLOW = {
     *("nli 2", "choice", "io", "bio all mean", "bio first mean", "bio windows"),

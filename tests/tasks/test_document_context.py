@@ -32,7 +32,7 @@ from tests.small_data import close, read_jsonl, write_jsonl
 
 SETUPS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
     "tag": (TagConfig, {}),
-    "all": (TagConfig, {"label_subwords": "all", "word_score": "mean"}),
+    "all": (TagConfig, {"label_subwords": "all"}),
     "crf": (TagConfig, {"crf": True}),
     "ner": (NerConfig, {}),
     "biaffine": (NerConfig, {"representation": "biaffine"}),

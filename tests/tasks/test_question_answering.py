@@ -405,7 +405,7 @@ def test_commands(tmp_path: Path) -> None:
     assert "By question word" in analyzed.out and "Errors: " in analyzed.out
     run("compare", first, run_folder / "seed-2", "--metric", "exact_match").ok()
     run("report", first, "--out", tmp_path / "report.html").ok()
-    run("thresholds", first).refused("`qa` choose thresholds in training")
+    run("thresholds", first).refused("`qa` choose a threshold in training")
     run("distill", first, "--layers", "1", "--steps", "2", "--out", tmp_path / "student").ok()
     asked = ("--text", "who", "--pair", "anna saw the river")
     found = run("predict", first, *asked, "--threshold", "1")

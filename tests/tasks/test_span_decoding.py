@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from finetune.models.heads.span_classifier import DECODINGS
 from finetune.preprocessing.span_candidates import candidates as extents
 from finetune.tasks.span_decoding import (
-    FEWEST_GOLD,
     GRID,
     LOWEST_THRESHOLD,
     SpanDecoder,
@@ -175,7 +174,7 @@ def validation(draw, most_texts=4, most=6):
 @given(validation())
 def test_one_threshold_equals_trying_all(decoding, data):
     gold, candidates = data
-    found = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=False)
+    found = choose_span_thresholds(gold, candidates, decoding, "ABC")
     assert len({*found.values()}) == 1
     tried = {t: f1(gold, candidates, decoding, dict.fromkeys("ABC", t)) for t in GRID}
     nearest = min(round(abs(t - 0.5), 6) for t in GRID if tried[t] == max(tried.values()))
@@ -183,50 +182,17 @@ def test_one_threshold_equals_trying_all(decoding, data):
     assert round(abs(found["A"] - 0.5), 6) == nearest
 
 
-@pytest.mark.parametrize("decoding", DECODINGS)
-@given(data=validation())
-def test_thresholds_by_type_do_no_harm(decoding, data):
-    """Copies of the texts give every type enough gold."""
-    gold, candidates = (part * FEWEST_GOLD for part in data)
-    common = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=False)
-    found = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=True)
-    results = [f1(gold, candidates, decoding, t) for t in ({}, common, found)]
-    assert results == sorted(results)
-    assert [*found] == ["A", "B", "C"]
-    assert {*found.values()} <= {*GRID}
-    assert found == choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=True)
-
-
-@pytest.mark.parametrize("decoding", DECODINGS)
-def test_types_find_their_own_thresholds(decoding):
-    """Scores of A lie around 0.25 and those of B around 0.75; of C there is too little gold."""
-    gold, candidates = [], []
-    for _ in range(FEWEST_GOLD):
-        pairs = [("A", 0.32, 0.18), ("B", 0.82, 0.68)]
-        places = [(at, label, p) for at, (label, *ps) in enumerate(pairs) for p in ps]
-        texts = [(Span(3 * n, 3 * n + 2, label), p) for n, (_, label, p) in enumerate(places)]
-        candidates.append(texts)
-        gold.append([texts[0][0], texts[2][0]])
-    candidates.append([(Span(0, 1, "C"), 0.1)])
-    gold.append([Span(0, 1, "C")])
-    found = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=True)
-    assert 0.18 < found["A"] <= 0.32
-    assert 0.68 < found["B"] <= 0.82
-    common = choose_span_thresholds(gold, candidates, decoding, "ABC", per_type=False)
-    assert found["C"] == common["C"]
-
-
 def test_conflicts_count_in_the_choice():
     """From 0.4 down the outer spans, both right, together outweigh the wrong one between them."""
     three = [(Span(0, 2, "A"), 0.45), (Span(1, 4, "A"), 0.48), (Span(3, 5, "A"), 0.45)]
     gold = [[three[0][0], three[2][0]]]
-    found = choose_span_thresholds(gold, [three], "flat", ["A"], per_type=False)
+    found = choose_span_thresholds(gold, [three], "flat", ["A"])
     assert f1(gold, [three], "flat", found) == 1.0
     assert found["A"] == 0.4
 
 
 def test_nothing_to_choose_from_leaves_one_half():
-    assert choose_span_thresholds([], [], "flat", ["A"], True) == {"A": 0.5}
-    assert choose_span_thresholds([[Span(0, 1, "A")]], [[]], "nested", ["A"], True) == {"A": 0.5}
+    assert choose_span_thresholds([], [], "flat", ["A"]) == {"A": 0.5}
+    assert choose_span_thresholds([[Span(0, 1, "A")]], [[]], "nested", ["A"]) == {"A": 0.5}
     with pytest.raises(ValueError, match="zip"):
-        choose_span_thresholds([[]], [], "flat", ["A"], False)
+        choose_span_thresholds([[]], [], "flat", ["A"])

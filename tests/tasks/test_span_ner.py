@@ -167,7 +167,7 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(workdir: Path, tmp
         lr=5e-3,
         batch_size=6,
         precision="fp32",
-        calibrate="types",
+        calibrate="one",
         weight_decay=0.0,
         max_length=40,
     )
@@ -193,7 +193,7 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(workdir: Path, tmp
 
 
 def test_a_task_is_trained_again_as_the_first_time(workdir: Path, tmp_path: Path):
-    task, dataset = task_of(workdir, steps=10, lr=5e-3, eval_every=5, calibrate="types")
+    task, dataset = task_of(workdir, steps=10, lr=5e-3, eval_every=5, calibrate="one")
     runs = []
     for name, thresholds in (("new", {}), ("again", dict.fromkeys(task.state.labels, 0.95))):
         # As an earlier training fits them

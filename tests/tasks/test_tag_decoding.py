@@ -74,16 +74,8 @@ NAMES = ["O", "B-A", "I-A"]
 CONTINUATIONS = [NAMES.index(continuation_tag(name, "BIO")) for name in NAMES]
 
 
-def scored(how: str) -> np.ndarray:
-    return np.exp(word_scores(LOGS, LENGTHS, CONTINUATIONS, how))
-
-
 def normalised(rows: list[list[float]]) -> np.ndarray:
     return np.array(rows) / np.sum(rows, -1, keepdims=True)
-
-
-def test_first_takes_the_first_piece() -> None:
-    np.testing.assert_allclose(scored("first"), np.exp(LOGS)[[0, 1, 3]])
 
 
 def test_mean_of_log_probabilities() -> None:
@@ -99,7 +91,7 @@ def test_mean_of_log_probabilities() -> None:
             ],
         ]
     )
-    np.testing.assert_allclose(scored("mean"), expected)
+    np.testing.assert_allclose(np.exp(word_scores(LOGS, LENGTHS, CONTINUATIONS)), expected)
 
 
 @pytest.mark.parametrize("tag", ["B-A", "I-A", "E-A", "S-A"])
@@ -110,19 +102,17 @@ def test_the_first_piece_decides_between_tags_that_continue_alike(tag: str) -> N
     logits = np.zeros((2, len(names)))
     logits[0, names.index(tag)] = 1.0
     logits[1, names.index("I-A")] = 9.0
-    words = word_scores(log_softmax(logits), np.array([2]), continuations, "mean")
+    words = word_scores(log_softmax(logits), np.array([2]), continuations)
     assert names[words[0].argmax()] == tag
     assert np.exp(words).sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("how", ["first", "mean"])
-def test_words_of_one_piece_keep_their_scores(how: str) -> None:
+def test_words_of_one_piece_keep_their_scores() -> None:
     logs = log_softmax(np.random.default_rng(0).normal(size=(7, 3)))
-    words = word_scores(logs, np.ones(7, dtype=int), CONTINUATIONS, how)
+    words = word_scores(logs, np.ones(7, dtype=int), CONTINUATIONS)
     np.testing.assert_allclose(words, logs, rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("how", ["first", "mean"])
-def test_no_words(how: str) -> None:
-    none = word_scores(np.zeros((0, 3)), np.zeros(0, dtype=int), CONTINUATIONS, how)
+def test_no_words() -> None:
+    none = word_scores(np.zeros((0, 3)), np.zeros(0, dtype=int), CONTINUATIONS)
     assert none.shape == (0, 3)

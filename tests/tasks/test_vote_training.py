@@ -17,7 +17,6 @@ from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import align_runs
 from finetune.types import TextExample, TextPrediction
 from tests import fixtures as fx
-from tests.command import run
 from tests.runs import score_predictions, write_predictions
 from tests.small_data import keep_on_disk, read_jsonl, write_jsonl
 
@@ -100,9 +99,6 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for found in (score(align_runs([file]).runs[0]), score_predictions(file, f"{data}/test.jsonl")):
         for name in ("accuracy", *SOFT):
             assert found[name] == pytest.approx(saved[name], abs=1e-12), name
-    hard = fx.trained("classify", data=data, votes="majority")
-    assert not equal_weights(soft, hard)
-    assert SOFT[0] in run("compare", soft, hard, "--metric", SOFT[0]).ok().out
     keep_on_disk(monkeypatch)
     fx.train("classify", on_disk := tmp_path / "disk", data=data).ok()
     assert same(soft, on_disk)
@@ -114,7 +110,6 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         {"class_weights": "auto"},
         {"calibrate": "temperature"},
         {"long_text": "window", "max_length": 6, "overlap": 1},
-        {"few_shot": True, "votes": "majority"},
     ],
     ids=lambda settings: next(iter(settings)),
 )

@@ -44,7 +44,7 @@ SETUPS: dict[str, dict[str, Any]] = {
     "several labels": {},
     "numbers": {},
     "bi": {},
-    "tag windows": {"label_subwords": "all", "word_score": "mean"},
+    "tag windows": {"label_subwords": "all"},
     "ner windows": {},
     "multi ner": {},
 }

@@ -26,7 +26,7 @@ def doubled(logits, targets):
 DATA = "sentiment numbers pairs documents relations questions choices windows short_text".split()
 COMMON = "--max-length 48 --batch-size 8 --precision fp32 --lr 1e-2 --steps 5 --eval-every 3"
 ONE_RUN = """
-classify --data sentiment --sampling balanced:0.5 --precision bf16
+classify --data sentiment --sampling balanced --precision bf16
 classify --data sentiment --custom-loss own.py:doubled --validation none
 classify --data sentiment --few-shot --per-class 6 --validation none --save-every 2 --precision bf16
 classify --data numbers --tuning lora --precision bf16

@@ -55,7 +55,7 @@ def config_of(
     ("setup", "family", "changes"),
     [
         ("classify", "bert", {}),
-        ("tag windows", "deberta-v2", {"label_smoothing": 0.1, "word_score": "mean"}),
+        ("tag windows", "deberta-v2", {"label_smoothing": 0.1, "label_subwords": "all"}),
         ("pretrain", "bert", {"data": "short_text", "mask": "words"}),
         # losses of parts are those of the whole: tests/tasks/test_tasks.py
         *(pytest.param(*case, marks=SLOW) for case in SUMS_OF_PARTS),

@@ -76,9 +76,8 @@ class DecisionGoal:
         if of_labels and not chooses_labels(type, state):
             raise UserError(
                 f"{run.path}: --metric, --precision and --recall are for the positive one of two "
-                "labels and for each of several labels of texts; `ner` (--calibrate types) and "
-                "`qa` choose thresholds in training. Give --risk or --coverage to abstain, or "
-                "--costs."
+                "labels and for each of several labels of texts; `ner` (--calibrate one) and `qa` "
+                "choose a threshold in training. Give --risk or --coverage to abstain, or --costs."
             )
         source = GoldSource(positive=state.positive if of_labels else None)
         runs = dict[str, Tables]()  # of the split, and of test for comparison
