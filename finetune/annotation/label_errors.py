@@ -126,10 +126,9 @@ def read_folds(folder: Path) -> OutOfFold:
             f"{folder}: no folder of folds: train them, as in finetune classify --data FILE "
             "--folds 5 --out runs/folds, and give that folder."
         )
-    types = {"folds": int, "hold_out": bool}
-    saved = read_object(path, types)
-    if any(name not in saved for name in types) or saved["hold_out"]:
-        raise UserError(f"{folder}: not every example was in a test split: train with --folds 5.")
+    saved = read_object(path, {"folds": int})
+    if "folds" not in saved:
+        raise UserError(f"{path}: damaged: train with --folds 5 again.")
     examples, scores = list[TextExample](), list[Any]()
     for number in range(1, saved["folds"] + 1):
         run = RunFolder.open(folder / f"fold-1.{number}")

@@ -17,7 +17,7 @@ from finetune import registry
 from finetune.cli.help import command_help, options_of, overview
 from finetune.cli.options import Command
 from finetune.cli.output import show
-from finetune.cli.parsing import before_dashes, filled, is_option, parsed
+from finetune.cli.parsing import filled, is_option, parsed
 from finetune.config.recipes import is_multitask, listed_recipes
 from finetune.config.tasks import CONFIGS
 from finetune.registry import LISTS, imported
@@ -102,14 +102,12 @@ def _without(*streams: Callable[[IO[str]], AbstractContextManager[Any]]) -> Iter
 
 
 def _with_verbosity(arguments: list[str]) -> tuple[list[str], AbstractContextManager[None]]:
-    before, after = before_dashes(arguments)
-    quiet, verbose = (option in before for option in OPTIONS_OF_ALL)
+    quiet, verbose = (option in arguments for option in OPTIONS_OF_ALL)
     if quiet and verbose:
         raise UserError("--quiet and --verbose exclude each other: leave one out.")
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    remaining = [argument for argument in before if argument not in OPTIONS_OF_ALL]
-    remaining += ["--", *after] if after else []
+    remaining = [argument for argument in arguments if argument not in OPTIONS_OF_ALL]
     return remaining, _without(*((redirect_stderr,) if quiet else ()))
 
 
@@ -201,9 +199,8 @@ def _information(name: str, arguments: list[str]) -> str | None:
 
         options = {name: options_of(command_class(name)) for name in COMMANDS}
         return completion(shell or "".join(arguments), options)
-    before, _ = before_dashes(arguments)
-    if wanted := [argument for argument in before if argument in HELP]:
-        remaining = [argument for argument in before if argument not in HELP]
+    if wanted := [argument for argument in arguments if argument in HELP]:
+        remaining = [argument for argument in arguments if argument not in HELP]
         _require_command(name)
         recipe = remaining[0] if name == "run" and remaining else None
         cls, defaults = _command(name, [], recipe)

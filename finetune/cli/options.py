@@ -122,7 +122,7 @@ class InputOptions(DataOptions):
 
     group: ClassVar[str] = "data"
 
-    text: Annotated[tuple[str, ...], Help("TEXT …", append=True)] = ()
+    text: Annotated[tuple[str, ...], Help("TEXT …")] = ()
     """One or more texts. Write --text=TEXT if a text begins with a dash."""
     file: str | None = None
     """File of texts or words; `-` reads standard input. Formats are JSON Lines, CSV, TSV, plain

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finetune.cli.options import (
     Command,
@@ -26,7 +26,7 @@ from finetune.cli.output import (
     show,
 )
 from finetune.cli.readable import prediction_line, show_explanations
-from finetune.config.options import DATA, OUTPUT, Help, argument
+from finetune.config.options import DATA, OUTPUT, argument
 from finetune.data.json_files import read_object
 from finetune.evaluation.runs import RunFolder
 from finetune.registry import PLUGINS
@@ -34,7 +34,6 @@ from finetune.runtime.files import SaveError
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.row_files import (
     ROW_SUFFIXES,
-    csv_lines,
     json_line,
     row_writer,
     with_columns,
@@ -66,25 +65,14 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
     resume: Annotated[bool, OUTPUT] = False
     """Continue --out FILE.jsonl of an interrupted command with the same model, input and settings.
     If there is no such file, it is started."""
-    format: Annotated[Literal["jsonl", "csv"] | None, OUTPUT] = None
-    """Format of printed predictions: JSON Lines, or CSV for spreadsheets. In CSV, lists are JSON,
-    and a text that begins like a formula gets an apostrophe. The suffix of --out takes precedence.
-    Default: jsonl, or a readable line for --text on a terminal."""
     keep_columns: Annotated[bool, OUTPUT] = False
     """Copy the columns of the input to the output, before the prediction. CSV and other tables
     always have them. A column that has the name of a field of the prediction becomes input_NAME,
     and a gold label becomes `gold`."""
-    decoding: str | None = None
-    """Decoding, instead of the one chosen in training: greedy or constrained for `tag`; flat,
-    nested or overlapping for `ner`."""
     threshold: str | None = None
     """Probability threshold of answers, instead of the model's: a number, or NAME=P,NAME=P for
     labels of texts and span types. Below it, the model abstains (null), or predicts the other label
     if there are two."""
-    costs: Annotated[str | None, Help("FILE")] = None
-    """File of the costs of mistakes: predict the label with the least expected cost. The format is
-    that of `finetune thresholds`."""
-
     inventory: str | None = None
     """Folder of WordNet's files for a run of `wsd`, if they have moved."""
 
@@ -145,16 +133,12 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             self._show_notes(model, counts)
 
     def _print(self, model: Predictor) -> Counter[str]:
-        for_people = bool(self.text) and self.format is None and sys.stdout.isatty()
-        counts, rows = self._predictions(model, as_table=self.format == "csv")
-        if for_people or (self.text and self.format is None and self.explain):
-            for row in rows:
-                explanations = row.pop("explanation", ())
-                show(prediction_line(row) if for_people else json_line(row))
-                show_explanations(explanations)
-        else:
-            for line in csv_lines(rows) if self.format == "csv" else map(json_line, rows):
-                show(line)
+        for_people = bool(self.text) and sys.stdout.isatty()
+        counts, rows = self._predictions(model, as_table=False)
+        for row in rows:
+            explanations = row.pop("explanation", ()) if self.text else ()
+            show(prediction_line(row) if for_people else json_line(row))
+            show_explanations(explanations)
         return counts
 
     def _write(self, model: Predictor, output: str) -> Counter[str]:
@@ -174,9 +158,8 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             mark = separator(file) if file.format == "csv" else ","
         skip = 0
         if self._can_resume:
-            names = ("decoding", "threshold", "keep_columns", "encoding", "columns", "explain")
+            names = ("threshold", "keep_columns", "encoding", "columns", "explain")
             settings = {name: vars(self)[name] for name in names}
-            settings["costs"] = self._costs
             content = content_of(model.folder, [content.digest for content in contents], settings)
             multiple = CHUNK * num_processes()
             skip = on_main_process(
@@ -208,24 +191,12 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             show(f"wrote {quantity(number, 'row')}{kept}{left_out}: {output}", error=True)
         return counts
 
-    @property
-    def _costs(self) -> Mapping[str, Mapping[str, float]] | None:
-        from finetune.evaluation.decisions.costs import read_costs
-
-        return None if self.costs is None else read_costs(self.costs)
-
     def _load(self) -> Predictor:
         quiet_libraries()
         from finetune.inference.explanation import require_explained
         from finetune.inference.predictor import Predictor
 
-        model = Predictor(
-            Path(self.folder),
-            decoding=self.decoding,
-            threshold=self.threshold,
-            costs=self._costs,
-            max_tokens=self.max_tokens,
-        )
+        model = Predictor(Path(self.folder), threshold=self.threshold, max_tokens=self.max_tokens)
         if self.pair is not None and model.task.description.words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         if self.explain:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from finetune.cli.options import Command, FormatOption
-from finetune.cli.output import (
-    TableFormat,
-    print_table,
-    print_tables,
-    quiet_libraries,
-    show,
-)
+from finetune.cli.options import Command
+from finetune.cli.output import print_table, quiet_libraries, show
 from finetune.cli.train import (
     RunOptions,
     TaskCommand,
@@ -23,7 +17,6 @@ from finetune.cli.train import (
 )
 from finetune.config.options import Help, argument
 from finetune.config.recipes import (
-    Recipe,
     RecipeRun,
     find_recipes,
     find_suites,
@@ -69,7 +62,7 @@ class RecipeCommand(TaskCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunCommand(FormatOption, RunOptions, Command):
+class RunCommand(RunOptions, Command):
     """Train with the settings of a recipe or of a run, or list the recipes.
 
     Examples:
@@ -82,25 +75,20 @@ class RunCommand(FormatOption, RunOptions, Command):
     """Recipe (file or name), suite, or run folder whose settings are used. Options of the task
     override them (`finetune run RECIPE --help` lists them with the values of the recipe). A suite
     trains all its recipes (`finetune run glue --help`), a file with `task: multitask` several tasks
-    on one encoder. Without RECIPE, recipes and suites are listed, with expected scores and the
-    scores of your runs."""
-    folder: str = "recipes"
-    """Folder of recipes to list, with its subfolders. If there is no folder `recipes`, the packaged
-    recipes are listed."""
+    on one encoder. Without RECIPE, the recipes and suites of the folder `recipes`, or the packaged
+    ones, are listed with the scores that they expect."""
     only: str | None = None
     """List only recipes with this text in their name, task, model or data."""
-    runs: str = "runs"
-    """Folder of the runs whose scores are listed with their recipes."""
     smoke: bool = False
     """Run a quick check with the `smoke` settings of the recipe."""
 
     def run(self) -> None:
         """List the recipes; with one, its task is run in place of this command."""
-        for name in vars(self).keys() - {"folder", "runs", "format", "only"}:
+        for name in vars(self).keys() - {"only"}:
             if getattr(self, name) != getattr(RunCommand, name):
                 recipe = self.recipe or "RECIPE"
                 raise UserError(f"finetune run: a recipe comes first: finetune run {recipe} ….")
-        list_recipes(self.folder, self.runs, self.format, self.only)
+        list_recipes(self.only)
 
 
 def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
@@ -170,66 +158,37 @@ class MultitaskOptions(Command):
             show_run(run, f"{name}, in {run.folder}:", "this run")
 
 
-def list_recipes(
-    folder: str, runs_folder: str, format: TableFormat, only: str | None = None
-) -> None:
-    """Print the recipes and suites of a folder, the scores they expect, and the scores of runs.
+def list_recipes(only: str | None = None) -> None:
+    """Print the recipes and suites, and the scores that they expect.
 
-    ``only`` is a text in the name, task, model or data. Raise UserError at the end if one cannot be
-    read.
+    ``only`` is a text in the name, task, model or data. Recipes are those of the folder `recipes`,
+    or the packaged ones if there is none. Raise UserError at the end if one cannot be read.
     """
-    from finetune.evaluation.reproduction import (
-        RECIPE_COLUMNS,
-        finished_runs,
-        recipe_rows,
-        run_lines,
-    )
-
-    paths = find_recipes(folder)
-    if not paths:
-        raise UserError(f"{folder}: no recipes (*.yaml) in this folder.")
-    suites = find_suites(folder)
-    runs = finished_runs(Path(runs_folder))
-    unreadable: list[str] = []
-    rows, scores, lines = list[list[str]](), list[list[Any]](), list[str]()
-    for path in [*paths, *suites]:
+    unreadable, rows = list[str](), list[list[str]]()
+    paths = [*find_recipes("recipes"), *find_suites("recipes")]
+    for path in paths:
         try:
-            row, recipe = _row_of_list(path) if path in suites else _row_of_recipe(path)
+            row = _row(path)
         except (UserError, OSError) as error:
             unreadable.append(str(path))
             show(str(error), error=True)
             continue
-        if only is not None and not any(only.lower() in cell.lower() for cell in row):
-            continue
-        rows.append(row)
-        if recipe is not None:
-            scores += recipe_rows(recipe, runs)
-            lines += run_lines(recipe, runs)
-    if format == "table":
-        print_table(("name", "task", "model", "data", "expected"), rows)
-        for line in lines:
-            show(line)
-    else:
-        print_tables(format, ("", RECIPE_COLUMNS, scores))
+        if only is None or any(only.lower() in cell.lower() for cell in row):
+            rows.append(row)
+    print_table(("name", "task", "model", "data", "expected"), rows)
     if unreadable:
-        number = len(paths) + len(suites)
         raise UserError(
-            f"{len(unreadable)} of {quantity(number, 'recipe')} cannot be read: "
+            f"{len(unreadable)} of {quantity(len(paths), 'recipe')} cannot be read: "
             f"{abbreviated(unreadable, 3)}; the reasons are above."
         )
 
 
-def _row_of_recipe(path: Path) -> tuple[list[str], Recipe | None]:
+def _row(path: Path) -> list[str]:
+    if (key := listed_recipes(path)) is not None:
+        title, *_ = imported(LISTS[key].lines)(path)
+        return [path.stem, "", "", "", title]
     recipe = load_recipe(path)
     config = recipe.config()
     model = config.model or config.init_from or config.new_encoder or ""
     scores = (f"{score.split} {score.metric} {score.claimed}" for score in recipe.expected)
-    return [path.stem, recipe.task, model, config.data, "; ".join(scores)], recipe
-
-
-def _row_of_list(path: Path) -> tuple[list[str], Recipe | None]:
-    key = listed_recipes(path)
-    if key is None:
-        raise UserError(f"{path}: lists no recipes: it needs one of {', '.join(LISTS)}.")
-    title, *_ = imported(LISTS[key].lines)(path)
-    return [path.stem, "", "", "", title], None
+    return [path.stem, recipe.task, model, config.data, "; ".join(scores)]

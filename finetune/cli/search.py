@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from itertools import chain
 from typing import Annotated, ClassVar
 
 from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import resumable, show_run
-from finetune.config.options import Help, argument
+from finetune.config.options import argument
 from finetune.config.tasks import TrainConfig
 from finetune.types import UserError, quantity
 
@@ -26,7 +25,7 @@ class SearchCommand(FormatOption, Command):
 
     task: Annotated[str, argument("TASK")]
     """The task; all options of `finetune TASK` apply too (`finetune TASK --help`)."""
-    space: Annotated[tuple[tuple[str, ...], ...], Help(append=True)] = ()
+    space: tuple[str, ...] = ()
     """Values to try, such as `lr=1e-5:5e-4:log`, `warmup=0:0.3`, `batch_size=8,16,32` or
     `tuning=full,lora`. Default: the learning rate (a fifth to five times the default), the batch
     size, the warm-up and the weight decay, except those that are set by options."""
@@ -44,7 +43,7 @@ class SearchCommand(FormatOption, Command):
         """Run the missing trials, print all trials, and write the page and the recipe."""
         if self.config is None:
             raise UserError(f"search: {self.task!r} is no task: write finetune search classify …")
-        items = [item.partition("=")[::2] for item in chain(*self.space)]
+        items = [item.partition("=")[::2] for item in self.space]
         if len(space := dict(items)) < len(items):
             raise UserError("--space names a setting twice: write each one once.")
         quiet_libraries()

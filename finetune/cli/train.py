@@ -20,7 +20,7 @@ from finetune.config.metric_properties import is_overall
 from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, written
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
-from finetune.config.values import Folds, require_count, shown_value
+from finetune.config.values import parse_folds, require_count, shown_value
 from finetune.registry import install_command
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError, quantity
@@ -52,9 +52,9 @@ class RunOptions:
     Finished seeds are kept, so the same command continues or adds seeds."""
     folds: Annotated[str | None, Help("N[xR]", common=True)] = None
     """Cross-validate with N folds of the training data. `5x10` repeats this ten times with new
-    folds; `0.2x10` is ten runs that each hold out a random fifth. Mean scores are printed with a 95
-    % interval (corrected resampled t). Equal texts and documents stay in one fold. Finished folds
-    are kept, so the same command continues or adds repetitions."""
+    folds. Mean scores are printed with a 95 % interval (corrected resampled t). Equal texts and
+    documents stay in one fold. Finished folds are kept, so the same command continues or adds
+    repetitions."""
     sizes: Annotated[tuple[int, ...] | None, Help("N …")] = None
     """Train on growing subsets of the training data, such as `--sizes 100,200,500`. Without
     numbers: the whole training data, halved four times. Each size has --seeds runs (default: 3).
@@ -77,7 +77,7 @@ class TaskCommand(RunOptions, TrainingCommand):
     def run(self) -> None:
         """Train one run or several seeds, or show the plan."""
         recipe_run = self.recipe_run
-        folds = None if self.folds is None else Folds.parse(self.folds)
+        folds = None if self.folds is None else parse_folds(self.folds)
         self._check_repetitions(recipe_run)
         if self.dry_run:
             require_metric(self.task, self.config)
@@ -116,7 +116,7 @@ class TaskCommand(RunOptions, TrainingCommand):
             if conflict:
                 raise UserError(f"{other} does not go with {option}: leave one of them out.")
 
-    def _train_several(self, recipe_run: RecipeRun | None, folds: Folds | None) -> None:
+    def _train_several(self, recipe_run: RecipeRun | None, folds: tuple[int, int] | None) -> None:
         from finetune.reporting.environment import command_line
         from finetune.runtime.launch import is_main_process
         from finetune.runtime.progress import Reporter
@@ -132,9 +132,7 @@ class TaskCommand(RunOptions, TrainingCommand):
         train_one = partial(train_once, task, command_line, reporter=reporter)
         if folds is not None:
             folder = runs_folder(config, task, "folds")
-            runs = plan_folds(
-                task, config, folds.number, folder, repeats=folds.repeats, hold_out=folds.hold_out
-            )
+            runs = plan_folds(task, config, *folds, folder)
         elif self.sizes is not None:
             folder = runs_folder(config, task, "curve")
             runs = plan_sizes(task, config, self.sizes, self.seeds or RUNS_OF_A_SIZE, folder)

@@ -47,9 +47,6 @@ class Expected:
     source_checked: bool = True
     statistic: str = "mean"
     """Statistic over several seeds that ``value`` is: one of EXPECTED_STATISTICS."""
-    fingerprint: str | None = None
-    """Fingerprint of the data of the source (as in a run's config.json). Data with this fingerprint
-    count as the same, whatever their name."""
 
     @property
     def cited(self) -> str:
@@ -97,8 +94,7 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     if not isinstance(entry, dict) or not {*needed} <= {*entry} <= names:
         raise UserError(
             f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
-            "(and optionally source_checked: false; statistic: median; fingerprint, of the data "
-            f"of the source), not {entry!r}."
+            f"(and optionally source_checked: false; statistic: median), not {entry!r}."
         )
     values = typed_values(where, "key {!r}", get_type_hints(Expected), entry)
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
@@ -117,11 +113,6 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
             )
     for name, legal, wanted in (
         ("source", values["source"].strip(), "text that names the origin"),
-        (
-            "fingerprint",
-            re.fullmatch("([0-9a-f]{64})?", values.get("fingerprint") or ""),
-            "64 hexadecimal digits, as in a run's config.json",
-        ),
         ("value", math.isfinite(values["value"]), "a finite number"),
         ("tolerance", math.isfinite(values["tolerance"]), "a finite number"),
     ):

@@ -25,8 +25,6 @@ class Help:
     """Whether `--help` lists the option where the command has too many for one screen."""
     positional: bool = False
     """Whether the value is written without the name of the option."""
-    append: bool = False
-    """Whether the option may be repeated, each time with one value (or one list of values)."""
     name: str | None = None
     """The option, if it is not the name of the field."""
 

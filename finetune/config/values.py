@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import (
     Any,
     Literal,
-    NamedTuple,
     NotRequired,
     Union,
     get_args,
@@ -77,42 +76,22 @@ def numbers_by_label(
     return numbers
 
 
-class Folds(NamedTuple):
-    """The folds of a cross-validation."""
+def parse_folds(text: str) -> tuple[int, int]:
+    """Parse the number of folds of the data, and how often the data are divided.
 
-    number: int
-    """Number of folds of the data."""
-    repeats: int = 1
-    """Number of times that the data are divided."""
-    hold_out: bool = False
-    """Whether only the first fold of each repeat is tested."""
-
-    @classmethod
-    def parse(cls, text: str) -> Folds:
-        """Parse the text of folds: ``5``, ``5x10`` (ten times), or ``0.2x10`` (one of five).
-
-        >>> Folds.parse("5x10"), Folds.parse("0.2x10").hold_out
-        (Folds(number=5, repeats=10, hold_out=False), True)
-        """
-        share = re.fullmatch(r"(0?\.\d{1,9})x(\d+)", text)
-        whole = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
-        if share and float(share[1]):
-            folds = cls(round(1 / float(share[1])), int(share[2]), hold_out=True)
-            if abs(folds.number * float(share[1]) - 1) > 0.05:
-                raise UserError(f"--folds {text}: write a share 1/N, such as 0.5, 0.33 or 0.2.")
-        elif whole:
-            folds = cls(int(whole[1]), int(whole[2] or 1))
-        else:
-            raise UserError(
-                f"--folds {text!r:.40}: write N folds, NxR to repeat them R times, or SHARExR to "
-                "hold out a share R times, such as 5, 5x10 or 0.2x10."
-            )
-        require_count("--folds: the folds", folds.number, 2)
-        require_count("--folds: the repeats", folds.repeats)
-        require_count("--folds: the folds of all repeats", folds.number * folds.repeats)
-        if folds.hold_out and folds.repeats < 2:
-            raise UserError(f"--folds {text}: repeat it: one score has no interval.")
-        return folds
+    >>> parse_folds("5"), parse_folds("5x10")
+    ((5, 1), (5, 10))
+    """
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if match is None:
+        raise UserError(
+            f"--folds {text!r:.40}: write N folds, or NxR to repeat them R times, as in 5x10."
+        )
+    number, repeats = int(match[1]), int(match[2] or 1)
+    require_count("--folds: the folds", number, 2)
+    require_count("--folds: the repeats", repeats)
+    require_count("--folds: the folds of all repeats", number * repeats)
+    return number, repeats
 
 
 def conforms(value: object, hint: Any) -> bool:

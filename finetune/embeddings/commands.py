@@ -67,8 +67,8 @@ class PageOptions(EmbedderOptions):
 
     pooling: Literal["mean", "first", "max"] = "mean"
     """Pooling over the subwords of a word."""
-    out: Annotated[tuple[str, ...], Help(group="output", common=True, append=True)] = ()
-    """File to write: .html (a page) or .json (all numbers). The option may be repeated."""
+    out: Annotated[tuple[str, ...], Help(group="output", common=True)] = ()
+    """Files to write: .html (a page) and .json (all numbers)."""
 
     def check_out(self, data: str) -> None:
         """Raise UserError if a file of --out cannot be written, or is the input ``data``."""
@@ -184,9 +184,8 @@ class Geometry(PageOptions, EncodingOption, FormatOption, SeedOption, Command):
     """File or folder of texts, as for `pretrain`."""
     texts: int = 1000
     """Number of lines of text to sample."""
-    sentence: Annotated[tuple[str, ...], Help(group="data", common=True, append=True)] = ()
-    """Sentence whose attention is shown. The option may be repeated. Default: two sentences of the
-    sample."""
+    sentence: Annotated[tuple[str, ...], Help(group="data", common=True)] = ()
+    """Sentences whose attention is shown. Default: two sentences of the sample."""
 
     def run(self) -> None:
         """Print the geometry of each layer and write the files."""

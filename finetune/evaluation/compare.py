@@ -227,7 +227,7 @@ class FoldComparison(NamedTuple):
 def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldComparison:
     """Compare two systems of ``--folds`` by the corrected t-test of Nadeau & Bengio (2003)."""
     summaries = [read_summary(folder) for folder in (first, second)]
-    for name in ("data", "folds", "hold_out", "seed"):
+    for name in ("data", "folds", "seed"):
         one, other = (content.get(name) for content in summaries)
         if one != other:
             raise UserError(

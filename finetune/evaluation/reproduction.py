@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +57,6 @@ def verdicts(
     expected: Iterable[Expected],
     metrics: Mapping[str, Mapping[str, Any]],
     differing: Sequence[str],
-    fingerprint: str | None = None,
     *,
     num_degenerate: int = 0,
     num_seeds: int | None = None,
@@ -75,12 +73,10 @@ def verdicts(
             scores = value or {}
             value = scores.get(entry.statistic)
             statistic = f"{entry.statistic} of {quantity(len(scores.get('seeds', ())), 'seed')}"
-        same_data = entry.fingerprint is not None and entry.fingerprint == fingerprint
-        other = [n for n in differing if not (same_data and n in ("data", "columns"))]
         if value is None:
             verdict = "not measured"
-        elif other:
-            verdict = f"not comparable ({', '.join(other)} changed)"
+        elif differing:
+            verdict = f"not comparable ({', '.join(differing)} changed)"
         elif not math.isfinite(value):
             verdict = "not reproduced (no number)"
         elif value > entry.value + entry.tolerance:
@@ -133,17 +129,6 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def finished_runs(runs: Path) -> list[RunFolder]:
-    """Find all finished runs below a folder; several seeds are one."""
-    runs_below = []
-    for path, inside, files in os.walk(runs):
-        inside.sort()
-        if "seeds.json" in files or "config.json" in files:
-            inside.clear()  # the folders of seeds and checkpoints are part of this run
-            runs_below.append(RunFolder.open_all(Path(path)))
-    return sorted((r for r in runs_below if r.config and r.metrics), key=lambda run: run.path)
-
-
 STATISTICS = {
     "mean": "mean",
     "deviation": "standard_deviation",
@@ -184,46 +169,6 @@ def summary_table(
     return ["split", "metric", *names, runs], rows
 
 
-RECIPE_COLUMNS = (
-    *("recipe", "task", "split", "metric", "expected", "tolerance", "source"),
-    *("run", "value", "verdict"),
-)
-
-
-def recipe_rows(recipe: Recipe, runs: Sequence[RunFolder]) -> Iterator[list[Any]]:
-    """Yield a row of ``RECIPE_COLUMNS`` for each expected score, and for each run of it."""
-    measured = [(run.path, recipe_verdicts(run, recipe)) for run in runs if _follows(run, recipe)]
-    for index, entry in enumerate(recipe.expected):
-        row = [recipe.path.stem, recipe.task, entry.split, entry.metric, entry.value]
-        row += [entry.tolerance, entry.cited]
-        scores = [[str(path), some[index].value, some[index].verdict] for path, some in measured]
-        yield from ([*row, *score] for score in scores or [[None, None, None]])
-
-
-def run_lines(recipe: Recipe, runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Yield the scores of the runs of a recipe."""
-    for run in filter(lambda run: _follows(run, recipe), runs):
-        yield from (f"{run.path}: {verdict.line()}" for verdict in recipe_verdicts(run, recipe))
-        if recipe.expected:
-            continue
-        differing = changed(run.config, recipe.config(), *MAY_DIFFER)
-        note = f" ({', '.join(differing)} changed)" if differing else ""
-        statistic = f"mean of {quantity(len(run.seeds['seeds']), 'seed')}" if run.seeds else "got"
-        for split, scores in run.metrics.items():
-            for name, value in list(scores.items())[:1]:
-                value = value["mean"] if run.seeds else value
-                yield f"{run.path}: {split} {name}: {statistic} {value:.4f}{note}"
-
-
-def _follows(run: RunFolder, recipe: Recipe) -> bool:
-    if run.recipe is None:
-        return False
-    path = Path(run.recipe["path"])
-    return run.recipe["name"] == recipe.name and (
-        not path.is_file() or path.read_bytes() == recipe.path.read_bytes()
-    )
-
-
 def recipe_verdicts(run: RunFolder, recipe: Recipe, *free: str) -> list[ScoreVerdict]:
     """Judge each expected score; besides the seed, settings ``free`` may differ."""
     differing = changed(run.config, recipe.config(), *MAY_DIFFER, *free)
@@ -235,7 +180,6 @@ def recipe_verdicts(run: RunFolder, recipe: Recipe, *free: str) -> list[ScoreVer
         recipe.expected,
         run.metrics,
         differing,
-        run.config.get("fingerprint"),
         num_degenerate=degenerate,
         num_seeds=num_seeds,
     )

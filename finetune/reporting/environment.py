@@ -89,7 +89,6 @@ def write_environment(
             recipe_run.recipe.expected,
             metrics,
             recipe_run.differing,
-            data.fingerprint,
             num_degenerate=1 if reasons else 0,
         )
         content["recipe"] = recipe_run.to_dict()

@@ -117,12 +117,6 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def csv_lines(rows: Iterable[JsonRow], separator: str = ",") -> Iterator[str]:
-    """Yield a header with the columns of the first row, and a line for each row."""
-    header = _Header()
-    for row in rows:
-        for values in header.rows(row):
-            yield csv_line(values, separator)
 
 
 class _Header:

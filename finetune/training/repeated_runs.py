@@ -186,7 +186,6 @@ class Runs:
             self.recipe_run.recipe.expected,
             self.summary,
             self.recipe_run.differing,
-            self.fingerprint,
             num_degenerate=len(self.degenerate),
             num_seeds=len({*self.metrics, *self.degenerate}),
         )
@@ -267,28 +266,19 @@ def seed_configs(
     return configs
 
 
-def plan_folds(
-    name: str,
-    config: TrainConfig,
-    num_folds: int,
-    folder: Path,
-    *,
-    repeats: int = 1,
-    hold_out: bool = False,
-) -> Runs:
+def plan_folds(name: str, config: TrainConfig, num_folds: int, repeats: int, folder: Path) -> Runs:
     """Plan runs that train and test on folds of the training data.
 
     Each repeat divides the examples into ``num_folds`` new folds. Run ``fold-R.K`` tests on fold K
-    of repeat R (split ``test``) and trains on the others; with ``hold_out`` each repeat has its
-    first fold only. A validation split of the data serves every run; else each run holds one out of
-    its training examples. The test split of the data is not used. Each run has a different seed, so
-    that the interval includes the variance of training.
+    of repeat R (split ``test``) and trains on the others. A validation split of the data serves
+    every run; else each run holds one out of its training examples. The test split of the data is
+    not used. Each run has a different seed, so that the interval includes the variance of training.
     """
     dataset = _read(name, config)
     examples = train_split(dataset, config, "--folds")
     assign_folds(examples, num_folds)  # raises if there are too few examples
     configs, data = dict[str, TrainConfig](), dict[str, Callable[[], Dataset]]()
-    for repeat, number in product(range(repeats), range(1 if hold_out else num_folds)):
+    for repeat, number in product(range(repeats), range(num_folds)):
         run, seed = f"fold-{repeat + 1}.{number + 1}", config.seed + repeat
         configs[run] = replace(config, seed=config.seed + len(configs), out=str(folder / run))
         data[run] = partial(fold_data, dataset, examples, num_folds, seed, number)
@@ -299,7 +289,6 @@ def plan_folds(
         data=data,
         fixed_settings={
             "folds": num_folds,
-            "hold_out": hold_out,
             "repeats": repeats,
             "seed": config.seed,
             "data": fingerprint({"train": examples}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 
 import pytest
@@ -12,12 +11,6 @@ from finetune.cli.main import COMMANDS, command_class, parse
 from tests.command import run
 
 every_command = pytest.mark.parametrize("command", COMMANDS)
-
-
-@dataclasses.dataclass(frozen=True)
-class Switch:
-    resume: bool = True
-    """Continue."""
 
 
 @every_command
@@ -56,8 +49,3 @@ def test_examples_can_be_parsed(command: str):
         _, name, *rest = shlex.split(example)
         if name != "run":  # its second example needs a run
             parse([name, *rest])
-
-
-def test_a_switch_that_is_on_shows_how_to_turn_it_off():
-    (option,) = options_of(Switch)
-    assert option.spelling == "--no-resume" and option.shown_default == ""

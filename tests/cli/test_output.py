@@ -70,7 +70,10 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path):
         pass
 
 
-def test_control_characters_are_printed_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_control_characters_are_printed_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
     attack = "\x1b[2J\u202e\x9b31m\r\u2066"
     show(attack)
     print_table((attack,), [(attack,)], attack)
@@ -83,8 +86,9 @@ def test_control_characters_are_printed_as_text(tmp_path: Path, capsys: pytest.C
     (tmp_path / "train.jsonl").write_text(
         "".join(json.dumps({"text": f"{n}", "label": attack + str(n % 2)}) + "\n" for n in range(9))
     )
-    (tmp_path / "r.yaml").write_text(f"task: tag\ndata: {json.dumps(attack)}\n")
-    outcomes += [run("check", tmp_path / "train.jsonl"), run("run", "--folder", tmp_path)]
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/r.yaml").write_text(f"task: tag\ndata: {json.dumps(attack)}\n")
+    outcomes += [run("check", tmp_path / "train.jsonl"), run("run")]
     texts = [capsys.readouterr().out, *(outcome.out + outcome.err for outcome in outcomes)]
     for text in texts:
         assert "\\u001b[2J" in text and not set(attack) & set(text) - set("[2J31m")

@@ -212,10 +212,9 @@ def test_each_of_several_classes_has_a_confidence(workdir: Path, tmp_path: Path,
 def test_predict_takes_costs_and_thresholds_of_any_task(
     workdir: Path, tmp_path: Path, capsys
 ) -> None:
-    costs = tmp_path / "costs.json"
-    costs.write_text('{"neg": {"pos": 1000000}, "pos": {"neg": 1}}')
-    main(["predict", str(workdir / "sentiment"), "--text", "a", "--costs", str(costs)])
-    assert json.loads(capsys.readouterr().out)["label"] == "neg"
+    costs = {"neg": {"neg": 0.0, "pos": 1e6}, "pos": {"neg": 1.0, "pos": 0.0}}
+    model = finetune.load(workdir / "sentiment", costs=costs)
+    assert model.predict(["a"])[0].label == "neg"
     settings = {"steps": 1, "model": str(workdir / "bert"), "quiet": True}
     finetune.train("tag", small_data.speech(tmp_path / "d"), out=str(tmp_path / "tag"), **settings)
     main(["predict", str(tmp_path / "tag"), "--text", "a b", "--threshold", "1"])

@@ -72,8 +72,8 @@ classify --model mute --data sentiment | mute | no vocabulary | tokenizer.json
 classify --bacth-size 3 | unknown option '--bacth-size' | '--batch-size'
 tag --crf=yes | --crf
 classify --model bert --data sentiment --tuning lora --lora 1000000 | 32 or less
-classify --lr | --lr needs a value (one that begins with a dash is written --lr=VALUE): see
-classify stray | unexpected argument 'stray'. Write --model for an encoder, and --data
+classify stray | unexpected argument 'stray'. See
+classify --lr | finetune classify: --lr: expected one argument: see finetune classify --help
 classify --lr -1 | --lr must be above 0, not -1.0
 classify --freeze some | --freeze must be none, embeddings, all, or a number of layers
 classify --max-length 512 --max-tokens 100 | raise --max-tokens
@@ -86,10 +86,9 @@ TAG --data entities --overlap 33 | --overlap 33 is over half of --max-length
 clasify | unknown command 'clasify'. Perhaps you meant 'classify'? | score, compare
 run --seeds 2 | a recipe comes first: finetune run RECIPE
 run nope.yaml | nope.yaml: no such recipe file | finetune run
-run --lr 1e-3 nope.yaml | unknown option '--lr' | The recipe comes first: finetune run RECIPE
+run --lr 1e-3 nope.yaml | unknown option '--lr'
 run HERE | HERE: holds several runs: name one of them, such as HERE/classify
 run classify --resume | no run with the settings of classify has begun: add --out classify
-run --folder nowhere | nowhere: no recipes
 run word.yaml | word.yaml:2: batch_size must be a whole number, not 'many'.
 check range.yaml | range.yaml: --lr must be above 0, not -1.0
 check | check needs a recipe or --data

@@ -88,8 +88,6 @@ def test_a_good_entry():
         ({"tolerance": 2}, "tolerance 2 of accuracy must be at most 1"),
         ({"source": " "}, "source must be text"),
         ({"source_checked": "no"}, "source_checked must be true or false, not 'no'"),
-        ({"fingerprint": "abc"}, "fingerprint must be 64 hexadecimal digits"),
-        ({"fingerprint": 3}, "fingerprint must be 64 hexadecimal digits"),
         ({"statistic": "best"}, "unknown statistic 'best'.*Legal are mean, median"),
         ({"tolerence": 1}, "each entry under `expected` has the keys"),
     ],
@@ -185,23 +183,6 @@ def test_means_and_medians_of_seeds():
     )
     assert verdict.to_dict()["statistic"] == "median" and verdict.to_dict()["value"] == 0.9
     assert of_seeds(metric="f1").line() == "test f1: expected 0.9 ± 0.01: not measured"
-
-
-def test_the_same_data_may_be_elsewhere():
-    known, other = "a" * 64, "b" * 64
-    metrics = {"test": {"accuracy": 0.9}}
-    for entry, data, said in (
-        (read(fingerprint=known), known, "reproduced"),
-        (read(fingerprint=known), other, "not comparable (data, columns changed)"),
-        (read(), known, "not comparable (data, columns changed)"),
-        (read(fingerprint=known), None, "not comparable (data, columns changed)"),
-    ):
-        changed = ["data", "columns"]
-        assert verdicts([entry], metrics, changed, data)[0].verdict == said
-        found = summarize({1: metrics})
-        assert verdicts([entry], found, changed, data, num_seeds=1)[0].verdict == said
-    (verdict,) = verdicts([read(fingerprint=known)], metrics, ["data", "lr"], known)
-    assert verdict.verdict == "not comparable (lr changed)"
 
 
 def test_degenerate_seeds_are_said_and_reproduce_nothing():

@@ -186,18 +186,20 @@ def test_find_recipes(tmp_path: Path):
     assert names == ["3.yaml", "a/1.yaml", "b/2.yaml"]
 
 
-def test_a_wrong_recipe_hides_no_other(tmp_path: Path):
-    (tmp_path / "a.yaml").write_text("task: nli\ndescription: first\n")
-    (tmp_path / "b.yaml").write_text("task: nli\nmodle: x\n")
-    (tmp_path / "c.yaml").write_text("task: tag\ndescription: last\n")
-    outcome = run("run", "--folder", tmp_path).refused("error: 1 of 3 recipes cannot be read: ")
+def test_a_wrong_recipe_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder := tmp_path / "recipes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (folder / "a.yaml").write_text("task: nli\ndescription: first\n")
+    (folder / "b.yaml").write_text("task: nli\nmodle: x\n")
+    (folder / "c.yaml").write_text("task: tag\ndescription: last\n")
+    outcome = run("run").refused("error: 1 of 3 recipes cannot be read: ")
     assert [line.split()[:2] for line in outcome.out.splitlines()[1:]] == [
         ["a", "nli"],
         ["c", "tag"],
     ]
-    assert f"{tmp_path / 'b.yaml'}:2: unknown setting 'modle'" in outcome.err
-    (tmp_path / "b.yaml").unlink()
-    listed = run("run", "--folder", tmp_path, "--only", "CONLL").ok().out
+    assert "recipes/b.yaml:2: unknown setting 'modle'" in outcome.err
+    (folder / "b.yaml").unlink()
+    listed = run("run", "--only", "CONLL").ok().out
     assert [line.split()[0] for line in listed.splitlines()[1:]] == ["c"]
 
 

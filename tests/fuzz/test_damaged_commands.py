@@ -215,7 +215,6 @@ MAY_PASS: list[tuple[str, tuple[str, ...], str, str, tuple[str, ...]]] = [
     ("resume", RESUME, "classify", "log.jsonl", EVERY),
     ("seeds", SEVERAL, "seeds/seed-1", RUN_FILES, EVERY[:-1]),  # a folder: the seed is unfinished
     ("report", ("report", "tag", PAGE), "tag", f"{RUN_FILES} {LOGS}", EVERY),
-    ("recipes", ("run", "--folder=r", "--runs=."), "seeds", "seeds.json seed-1/config.json", EVERY),
 ]
 
 
@@ -241,8 +240,7 @@ EDITED = [
     ("tag/environment.json", ("report", "tag", PAGE)),
     ("tag/training_vocabulary.json", ("report", "tag", TABLE)),
     ("tag/log.jsonl", ("report", "tag", PAGE)),
-    ("seeds/seeds.json", ("run", "--folder=r", "--runs=.")),
-    ("seeds/seed-1/metrics.json", ("run", "--folder=r", "--runs=seeds/seed-1")),
+    ("seeds/seeds.json", ("score", "seeds")),
     ("seeds/seed-1/environment.json", ("report", "seeds", PAGE)),
     ("classify/predictions.test.jsonl", ("report", "classify", TABLE)),
     ("classify/predictions.test.jsonl", ("report", "classify", PAGE)),
@@ -291,9 +289,8 @@ def recipe_cases() -> Iterator[Case]:
         for name, command in {
             "run": ("run", "new.yaml"),
             "check": ("check", "new.yaml"),
-            "recipes": ("run", "--folder=."),
         }.items():
-            yield Case(f"{name}: {damage}", command, "new.yaml", content, name != "recipes")
+            yield Case(f"{name}: {damage}", command, "new.yaml", content, True)
 
 
 def argument_cases() -> Iterator[Case]:

@@ -79,26 +79,6 @@ def test_a_file_is_continued_to_the_same_bytes(
     assert "wrote 18 rows: " in predict(workdir, model, "--out", out).ok().err
 
 
-def test_other_costs_are_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, out, costs = fx.trained("classify"), tmp_path / "out.jsonl", tmp_path / "costs.json"
-    labels = finetune.load(model).labels
-    command = ["predict", model, "--file", tmp_path / "in.jsonl", "--costs", costs, "--out", out]
-    write_jsonl(tmp_path / "in.jsonl", [{"text": "a room"}])
-
-    def write_costs(cost: int) -> None:
-        costs.write_text(json.dumps({g: {p: cost * (g != p) for p in labels} for g in labels}))
-
-    def interrupted(_: row_files.JsonRow) -> str:
-        raise KeyboardInterrupt
-
-    write_costs(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(row_files, "json_line", interrupted)
-        assert run(*command).code == 130
-    write_costs(2)
-    run(*command, "--resume").refused("begun with another costs")
-
-
 def test_an_error_leaves_nothing(workdir: Path) -> None:
     model = fx.trained("tag")
     (workdir / "new" / "c.jsonl").write_text("{\n")
@@ -144,8 +124,6 @@ def test_on_a_terminal_a_text_gets_a_line_for_people(monkeypatch: pytest.MonkeyP
     terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("finetune.cli.predict.sys", terminal)
     assert run("predict", model, "--text", "a room").out.startswith(f"{label} 0.")
-    asked = "predict", model, "--text", "a room", "--format", "jsonl"
-    assert run(*asked).ok().rows[0]["label"] == label
 
 
 LINES = [

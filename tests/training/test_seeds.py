@@ -76,35 +76,6 @@ def test_seeds_are_trained_kept_and_resumed(recipe: Path, tmp_path: Path, monkey
     outcome = run("run", recipe, "--seeds", "1", "--steps", "2", "--out", "other")
     assert "not comparable (steps changed)" in outcome.out
 
-    listed = run("run", "--folder", recipe.parent)
-    assert f"{folder}: test accuracy: expected 0.5 ± 0.5, mean of 3 seeds" in listed.out
-
-
-def test_runs_of_a_recipe_are_found_wherever_they_are(recipe: Path, tmp_path: Path):
-    out = tmp_path / "runs" / "of" / "mine"
-    run("run", recipe, "--out", out).ok()
-    run("run", recipe, "--seeds", "1", "--out", tmp_path / "runs/two").ok()
-    about = json.loads((out / "environment.json").read_text())["recipe"]
-    assert (about["name"], about["path"]) == ("classify-small", str(recipe))
-
-    def listed(folder: Path) -> list[str]:
-        lines = run("run", "--folder", folder, "--runs", tmp_path / "runs").out.splitlines()
-        return [line.split(":")[0].strip() for line in lines if "accuracy: expected" in line]
-
-    found = [str(out), str(tmp_path / "runs/two")]
-    assert listed(recipe.parent) == found, "one line each, and none for a seed by itself"
-    copy = tmp_path / "copies"
-    copy.mkdir()
-    text = recipe.read_text()
-    (copy / "small.yaml").write_text(text)
-    assert listed(copy) == found, "a copy is the same recipe"
-    (copy / "small.yaml").write_text(f"{text}seed: 1\n")
-    assert listed(copy) == [], "another file of that name is not"
-    (out / "environment.json").write_text(json.dumps({"recipe": about | {"path": "gone.yaml"}}))
-    assert listed(copy) == [str(out)], "the file has been moved or edited since"
-    (out / "environment.json").unlink()
-    assert listed(recipe.parent) == found[1:], "a run that names no recipe"
-
 
 def test_a_single_run_that_learnt_nothing_reproduces_nothing(recipe: Path, tmp_path: Path):
     folder = tmp_path / "runs" / "one"
@@ -117,8 +88,6 @@ def test_a_single_run_that_learnt_nothing_reproduces_nothing(recipe: Path, tmp_p
     about = json.loads((folder / "environment.json").read_text())
     assert about["recipe"]["verdicts"][0]["verdict"] == "not reproduced (degenerate)"
     assert "one is degenerate: " in (folder / "report.html").read_text("utf-8")
-    outcome = run("run", "--folder", tmp_path, "--runs", tmp_path / "runs")
-    assert said in outcome.out
 
 
 def test_a_seed_that_diverges_is_flagged_and_the_others_count(
