@@ -701,13 +701,12 @@ class NerConfig(WordConfig):
         example="The University of Lisbon is in Portugal.",
     )
     data: str = "conll2003"
-    representation: Literal["boundary", "ffn", "attention", "biaffine"] = "boundary"
+    representation: Literal["boundary", "ffn", "attention"] = "boundary"
     """Representation of a span. `boundary`: its first and last word and the mean of its words;
     `ffn`: the same, with separate networks for start and end; `attention`: attention over its words
-    instead of the mean; `biaffine`: a biaffine scorer of start and end."""
+    instead of the mean."""
     max_width: Annotated[int | None, POSITIVE] = None
-    """Longest candidate span in words; default: long enough for 99.5 % of the training spans
-    (`biaffine`: no limit)."""
+    """Longest candidate span in words; default: long enough for 99.5 % of the training spans."""
     multi_label: bool = False
     """Allow several labels for the same words, by a sigmoid for each type instead of a softmax over
     all types and "no span"."""

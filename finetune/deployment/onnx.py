@@ -200,7 +200,6 @@ def _settings(task: Any, model: Any) -> str:
         "tokenizer": task.tokenizer.fields(),
         "decoder": decoder | {"labels": list(state.labels)},
         "transitions": transitions,
-        "by_width": isinstance(model, SpanClassifier) and model.config.representation != "biaffine",
         "decisions": state.decisions,
     }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
@@ -386,7 +385,7 @@ class SpanLogits(nn.Module):
         self.model, self.scorer, self.names = classifier.model, classifier.scorer, names
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Compute logits [N, W, K, C], or [N, W, W, C] of a biaffine scorer."""
+        """Compute logits [N, W, K, C]."""
         named = dict(zip(self.names, inputs, strict=True))
         words = named.pop("words")  # [N, W]
         hidden: Tensor = self.model(**named).last_hidden_state  # [N, L, H]

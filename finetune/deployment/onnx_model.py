@@ -157,7 +157,7 @@ class _SpanOutput(_PartsOutput):
     def index(self, sequence: TokenSequence) -> Any:
         spans = candidates(sequence.num_words, self.decoder.max_width)
         first, end = spans[:, 0], spans[:, 1]
-        return first, (end - first if self.settings["by_width"] else end) - 1
+        return first, end - first - 1
 
     def values(self, logits: np.ndarray, sequences: Sequence[TokenSequence]) -> Sequence[Any]:
         return list(self.decoder.windows(logits, [sequence.num_words for sequence in sequences]))

@@ -14,14 +14,14 @@ import numpy as np
 
 
 @lru_cache(maxsize=128)
-def candidates(num_words: int, max_width: int | None) -> np.ndarray:
-    """All spans of 1 to ``max_width`` words (None: any width) as (start, end): [S, 2] int32.
+def candidates(num_words: int, max_width: int) -> np.ndarray:
+    """All spans of 1 to ``max_width`` words as (start, end): [S, 2] int32.
 
     They are ordered by start and then by end. The array is shared and read-only.
     """
     size = num_candidates(num_words, max_width)
     starts = np.arange(num_words, dtype=np.int32)
-    num_ends = np.minimum(num_words - starts, _width(num_words, max_width))  # [W]
+    num_ends = np.minimum(num_words - starts, min(max_width, num_words))  # [W]
     start = np.repeat(starts, num_ends)  # [S]
     first = np.repeat(np.cumsum(num_ends) - num_ends, num_ends)  # [S] index of each start's first
     spans = np.stack([start, start + np.arange(1, size + 1) - first], axis=1).astype(np.int32)
@@ -29,21 +29,17 @@ def candidates(num_words: int, max_width: int | None) -> np.ndarray:
     return spans
 
 
-def num_candidates(num_words: int, max_width: int | None) -> int:
+def num_candidates(num_words: int, max_width: int) -> int:
     """The number of candidates of a text."""
-    width = _width(num_words, max_width)
+    width = min(max_width, num_words)
     return num_words * width - width * (width - 1) // 2
 
 
-def _width(num_words: int, max_width: int | None) -> int:
-    return num_words if max_width is None else min(max_width, num_words)
-
-
 def candidate_index(
-    start: int | np.ndarray, end: int | np.ndarray, num_words: int, max_width: int | None
+    start: int | np.ndarray, end: int | np.ndarray, num_words: int, max_width: int
 ) -> int | np.ndarray:
     """The index of a span in ``candidates``, or of each span of two arrays."""
-    width = _width(num_words, max_width)
+    width = min(max_width, num_words)
     first, last = np.asarray(start, dtype=np.int64), np.asarray(end, dtype=np.int64)
     num_following = num_words - first  # the last candidates equal those of a text of this length
     narrow = np.minimum(num_following, width)
@@ -53,7 +49,7 @@ def candidate_index(
 
 
 def predicted_candidates(
-    bounds: Sequence[tuple[int, int]], index: int, max_width: int | None
+    bounds: Sequence[tuple[int, int]], index: int, max_width: int
 ) -> np.ndarray:
     """Which candidates of window ``index`` this window predicts: bool [S].
 

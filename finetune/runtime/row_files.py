@@ -117,8 +117,6 @@ def _cell(value: Any) -> Any:
     return value
 
 
-
-
 class _Header:
     """The cells of rows in the columns of the first one."""
 

@@ -54,8 +54,8 @@ class ScoredCandidates(NamedTuple):
 class SpanDecoder(Decoder):
     """Decodes labeled spans of words."""
 
-    max_width: int | None
-    """Number of words of the widest candidate; None for no limit."""
+    max_width: int
+    """Number of words of the widest candidate."""
     multi_label: bool
     """Whether a span can have several types."""
     constraint: str

@@ -56,7 +56,7 @@ class SpanState(WordState, SpanDecoder):
     """The state of a span-based NER task; ``SpanDecoder`` explains the fields of decoding."""
 
     config: NerConfig
-    max_width: int | None
+    max_width: int
     decoding: str
     """The constraint on predicted spans: configured, or chosen by the training data."""
     class_weights: tuple[float, ...] | None = None
@@ -107,23 +107,21 @@ class SpanNerTask(WordTask):
             widths.update(span.end - span.start for span in spans)
             nested = nested or overlapping(spans)
         labels = sorted(counts)
-        limited = config.representation != "biaffine"
         decoding = config.decoding
         if decoding == "auto":
             decoding = "nested" if nested else "flat"
         weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
         return {
             "labels": LabelSet(labels),
-            "max_width": config.max_width or (proposed_width(widths) if limited else None),
+            "max_width": config.max_width or proposed_width(widths),
             "decoding": decoding,
             "class_weights": weights,
         }
 
     def complete(self, data: Dataset) -> Dataset:
         """Add a note on candidates and decoding."""
-        width = self.state.max_width
-        limit = "of any width" if width is None else f"up to {quantity(width, 'word')} wide"
-        note = f"candidates: spans {limit}; decoding {self.state.constraint}"
+        width = quantity(self.state.max_width, "word")
+        note = f"candidates: spans up to {width} wide; decoding {self.state.constraint}"
         return replace(data, notes=[*data.notes, note])
 
     def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:

@@ -69,10 +69,7 @@ HEAD_TYPES = {
     "boundary": HeadCase(SpanClassifier, settings=SPAN),
     "ffn": HeadCase(SpanClassifier, settings=SPAN | {"representation": "ffn"}),
     "attention": HeadCase(SpanClassifier, settings=SPAN | {"representation": "attention"}),
-    "biaffine": HeadCase(
-        SpanClassifier,
-        settings={"max_width": None, "representation": "biaffine", "multi_label": True},
-    ),
+    "multi-label": HeadCase(SpanClassifier, settings=SPAN | {"multi_label": True}),
     "crf": HeadCase(CrfTagger, labels=tuple(TAGS), settings={"scheme": "BIO"}),
     "relations": HeadCase(RelationClassifier, settings={"subject_id": 7}, words="markers"),
     "bi": HeadCase(PairClassifier, settings={"kind": "bi"}, words="texts"),

@@ -44,11 +44,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "pairs": ("bi", {"pair_encoder": "poly"}),
     "crf": ("crf", SMALL),
     "ner": ("ner windows", SMALL),
-    "biaffine": ("ner windows", {"representation": "biaffine", **SMALL}),
     "tied": ("pretrain", {"max_tokens": 200}),
 }
 LIKE_OTHERS = ("albert", "deberta, frozen", "modernbert, checkpointed", "mpnet", "bitfit", "pairs")
-LIKE_OTHERS += ("ner", "biaffine")
+LIKE_OTHERS += ("ner",)
 FLOAT32 = ("bilstm", "crf.", ".scores")
 """Parts of the names of weights that stay float32."""
 NUM_STEPS = 2

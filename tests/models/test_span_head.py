@@ -51,12 +51,12 @@ def naive_words(head: SpanClassifier, batch: Batch) -> Tensor:
     return torch.stack([hidden[row] for row in batch.words.tolist()])
 
 
-def naive_spans(batch: Batch, max_width: int | None) -> list[tuple[int, int]]:
+def naive_spans(batch: Batch, max_width: int) -> list[tuple[int, int]]:
     """First word and word after the last of each candidate, among all words of the batch."""
     positions, begin = [], 0
     for length in batch.num_words:
         for start in range(length):
-            widest = length - start if max_width is None else min(max_width, length - start)
+            widest = min(max_width, length - start)
             positions += [(begin + start, begin + start + width) for width in range(1, widest + 1)]
         begin += length
     return positions
@@ -67,8 +67,6 @@ def naive(head: SpanClassifier, batch: Batch) -> Tensor:
     words, scorer = naive_words(head, batch), head.scorer
     positions = naive_spans(batch, head.config.max_width)
     starts, ends = scorer.start_network(words), scorer.end_network(words)
-    if head.config.representation == "biaffine":
-        return torch.stack([biaffine(scorer, starts[i], ends[j - 1]) for i, j in positions])
     contents = []
     for i, j in positions:
         weights = words.new_full((j - i,), 1 / (j - i))
@@ -85,12 +83,6 @@ def naive(head: SpanClassifier, batch: Batch) -> Tensor:
     return scorer.output(hidden)
 
 
-def biaffine(scorer, start: Tensor, end: Tensor) -> Tensor:
-    products = scorer.product.weight.unflatten(0, (-1, len(start)))  # [C, h of ends, h of starts]
-    both = torch.einsum("cej,j,e->c", products, start, end)
-    return both + scorer.start(start) + scorer.end(end)
-
-
 def assert_equals_naive(head: SpanClassifier, batch: Batch, tolerance: float = 1e-12) -> None:
     reference = copy.deepcopy(head)
     logits, expected = head(batch), naive(reference, batch)
@@ -98,8 +90,7 @@ def assert_equals_naive(head: SpanClassifier, batch: Batch, tolerance: float = 1
 
 
 @pytest.mark.parametrize(
-    ("representation", "max_width"),
-    [*covering([*REPRESENTATIONS], [1, 3, 7, 100]), ("biaffine", None)],
+    ("max_width", "representation"), covering([1, 3, 7, 100], [*REPRESENTATIONS])
 )
 def test_equals_the_textbook_form(representation, max_width) -> None:
     head = head_of(representation=representation, max_width=max_width)
@@ -108,21 +99,8 @@ def test_equals_the_textbook_form(representation, max_width) -> None:
     assert_equals_naive(head, batch)
 
 
-def test_sequences_of_similar_lengths_are_one_product(monkeypatch) -> None:
-    head = head_of(representation="biaffine", max_width=None)
-    lengths = [5] * 20 + [17, 0, 6, 24, 5, 40, 1]
-    layout = SpanLayout(
-        pack([TokenSequence(0, [5] * (n + 1), None, [*range(n + 1)]) for n in lengths]), None
-    )
-    products, matmul = [], Tensor.__matmul__
-    monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: products.append(a) or matmul(a, b))
-    scores = head.scorer(torch.randn(sum(lengths), tiny.WIDTH, dtype=torch.double), layout)
-    assert len(products) == 4, "for up to 2, 6, 24 and 48 words"
-    assert scores.shape == (sum(n * (n + 1) // 2 for n in lengths), len(LABELS) + 1)
-
-
-@pytest.mark.parametrize("max_width", [1, 2, 5, 100, None])
-def test_order_of_candidates(max_width: int | None) -> None:
+@pytest.mark.parametrize("max_width", [1, 2, 5, 100])
+def test_order_of_candidates(max_width: int) -> None:
     batch = pack(sequences(head_of()))
     layout = SpanLayout(batch, max_width)
     positions = naive_spans(batch, max_width)
@@ -292,8 +270,8 @@ def test_saved_configuration(tmp_path) -> None:
     head = SpanClassifier.from_pretrained(
         source,
         labels=LABELS,
-        representation="biaffine",
-        max_width=None,
+        representation="attention",
+        max_width=5,
         multi_label=True,
         decoding="overlapping",
     )
@@ -309,8 +287,7 @@ def test_saved_configuration(tmp_path) -> None:
     for name in ("representation", "max_width", "multi_label", "decoding", "hidden"):
         assert getattr(config, name) == getattr(head.config, name)
     again = AutoModel.from_config(config)
-    assert (again.config.max_width, again.config.hidden) == (None, None)
-    assert again.scorer.start.in_features == 150
+    assert (again.config.max_width, again.config.hidden) == (5, None)
 
 
 @pytest.mark.parametrize(
@@ -318,8 +295,7 @@ def test_saved_configuration(tmp_path) -> None:
     [
         ({"representation": "bondary"}, "one of boundary, ffn.*Perhaps you meant 'boundary'"),
         ({"decoding": "any"}, "one of flat, nested, overlapping"),
-        ({"max_width": None}, "only biaffine.*widest span in words"),
-        ({"max_width": 0}, "must be 1 word or more, not 0"),
+        ({"max_width": 0}, "1 or more, not 0"),
         ({"labels": []}, "at least one label"),
         ({"labels": ["a", "a"]}, "'a' occurs twice"),
         ({"batching": "other"}, "auto, packed or padded"),

@@ -16,15 +16,15 @@ from finetune.preprocessing.span_candidates import (
 from finetune.preprocessing.windows import windows
 
 lengths = st.integers(0, 14)
-widths = st.none() | st.integers(1, 17)
+widths = st.integers(1, 17)
 
 
-def looped(num_words: int, max_width: int | None) -> list[list[int]]:
+def looped(num_words: int, max_width: int) -> list[list[int]]:
     return [
         [start, end]
         for start in range(num_words)
         for end in range(start + 1, num_words + 1)
-        if max_width is None or end - start <= max_width
+        if end - start <= max_width
     ]
 
 
@@ -68,7 +68,7 @@ def best_window(bounds: list[tuple[int, int]], start: int, end: int) -> int | No
     return best
 
 
-def answers(bounds: list[tuple[int, int]], max_width: int | None) -> list[tuple[int, int, int]]:
+def answers(bounds: list[tuple[int, int]], max_width: int) -> list[tuple[int, int, int]]:
     """Every answer given: window, start and end."""
     found = []
     for index, (start, end) in enumerate(bounds):
@@ -80,7 +80,7 @@ def answers(bounds: list[tuple[int, int]], max_width: int | None) -> list[tuple[
     return found
 
 
-def expected(bounds: list[tuple[int, int]], max_width: int | None) -> list[tuple[int, int, int]]:
+def expected(bounds: list[tuple[int, int]], max_width: int) -> list[tuple[int, int, int]]:
     num_words = max(last for _, last in bounds)
     rows = [(best_window(bounds, *span), *span) for span in looped(num_words, max_width)]
     return sorted(row for row in rows if row[0] is not None)

@@ -185,7 +185,7 @@ CASES = {
     "ner": Case("ner", _SPANS, {}),
     "ner windows": Case("ner", _SPANS, {"max_length": 12, "overlap": 5, "decoding": "overlapping"}),
     "ner attention": Case("ner", _SPANS, {"representation": "attention"}),
-    "ner biaffine": Case("ner", _SPANS, {"representation": "biaffine", "multi_label": True}),
+    "ner several": Case("ner", _SPANS, {"multi_label": True}),
     "ner calibrated": Case("ner", _SPANS, {"representation": "ffn", "calibrate": "one"}),
     "relations": Case("relations", _RELATIONS, {"pairs": "all"}),
     "qa": Case("qa", _QUESTIONS, {}),

@@ -35,7 +35,6 @@ SETUPS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
     "all": (TagConfig, {"label_subwords": "all"}),
     "crf": (TagConfig, {"crf": True}),
     "ner": (NerConfig, {}),
-    "biaffine": (NerConfig, {"representation": "biaffine"}),
 }
 LENGTH = 24
 

@@ -35,7 +35,7 @@ SLOW = pytest.mark.slow
 SUMS_OF_PARTS = [(setup, "bert", {}) for setup in ("crf", "ner windows", "context", "choice")]
 SUMS_OF_PARTS += [
     ("balanced", "roberta", {"loss": "focal:2", "class_weights": "auto"}),
-    ("ner windows", "squeezebert", {"representation": "biaffine"}),
+    ("ner windows", "squeezebert", {"representation": "ffn"}),
     ("multi ner", "bert", {"loss": "focal", "class_weights": "auto"}),
 ]
 EXACT: dict[str, Any] = {"lr": 1e-2, "epochs": 2.0, "steps": None, "max_length": 32}

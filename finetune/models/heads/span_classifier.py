@@ -14,15 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
-from finetune.models.heads.span_scorers import (
-    BIAFFINE_WIDTH,
-    BiaffineScorer,
-    FactorizedScorer,
-    SpanLayout,
-)
+from finetune.models.heads.span_scorers import FactorizedScorer, SpanLayout
 from finetune.types import Batch, UserError, did_you_mean
 
-REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
+REPRESENTATIONS = ("boundary", "ffn", "attention")
 DECODINGS = ("flat", "nested", "overlapping")
 PRIOR = 0.01
 """The probability that a new scorer gives to all types of a candidate together. Otherwise training
@@ -34,9 +29,9 @@ class SpanClassifierConfig(EncoderModelConfig):
 
     Attributes:
         representation: The representation of a span, one of ``REPRESENTATIONS``.
-        max_width: The widest candidate, in words; None without limit (biaffine only).
+        max_width: The widest candidate, in words.
         multi_label: Whether a span can have several types.
-        hidden: Width of hidden layers; None is the encoder's width, or 150 for biaffine.
+        hidden: Width of hidden layers; None is the encoder's width.
         thresholds: Decision thresholds by type, for decoding.
         decoding: The spans that may occur together, one of ``DECODINGS``.
         id2label: The types, without none.
@@ -45,7 +40,7 @@ class SpanClassifierConfig(EncoderModelConfig):
     model_type = "span-ner"
 
     representation: str = "boundary"
-    max_width: int | None = None
+    max_width: int = 0
     multi_label: bool = False
     hidden: int | None = None
     dropout: float = 0.1
@@ -60,13 +55,10 @@ class SpanClassifierConfig(EncoderModelConfig):
             if (value := getattr(self, name)) not in legal:
                 hint = did_you_mean(value, legal)
                 raise UserError(f"{name} {value!r} is not one of {', '.join(legal)}.{hint}")
-        if self.max_width is None and self.representation != "biaffine":
+        if self.max_width < 1:
             raise UserError(
-                f"max_width None: only biaffine scores spans of any width, not "
-                f"{self.representation}: give the widest span in words."
+                f"max_width must be the widest span in words, 1 or more, not {self.max_width}"
             )
-        if self.max_width is not None and self.max_width < 1:
-            raise UserError(f"max_width must be 1 word or more, not {self.max_width}")
         if not self.id2label:
             raise UserError("span NER needs at least one label")
 
@@ -96,20 +88,14 @@ class SpanClassifier(EncoderModel):
         """Add the layers of the head (``EncoderModel.add_layers``)."""
         self.dropout = nn.Dropout(self.config.dropout)
         num_classes = len(self.labels) + (not self.config.multi_label)
-        self.scorer: FactorizedScorer | BiaffineScorer
-        if self.config.representation == "biaffine":
-            hidden = self.config.hidden or BIAFFINE_WIDTH
-            self.scorer = BiaffineScorer(width, hidden, num_classes, self.config.dropout)
-        else:
-            assert self.config.max_width is not None
-            self.scorer = FactorizedScorer(
-                self.config.representation,
-                width,
-                self.config.hidden or width,
-                num_classes,
-                self.config.max_width,
-                self.config.dropout,
-            )
+        self.scorer = FactorizedScorer(
+            self.config.representation,
+            width,
+            self.config.hidden or width,
+            num_classes,
+            self.config.max_width,
+            self.config.dropout,
+        )
 
     def init_new_weights(self) -> None:
         """Set the bias so that a new model predicts few spans."""

@@ -9,49 +9,41 @@ additions instead of a product with an h x 3H matrix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from finetune.runtime.device import all_to_device, to_device
+from finetune.runtime.device import to_device
 from finetune.types import Batch
 
 ACTIVATION_BUDGET = 256 * 2**20
 """Most bytes of hidden activations of S candidates to keep in a training step. Larger activations
 are recomputed in the backward pass, one width at a time: the same numbers in less memory."""
 
-BIAFFINE_WIDTH = 150
-"""Width of the start and end vectors of the biaffine scorer (Yu et al., 2020)."""
-
 
 class SpanLayout:
     """The S candidate spans of a batch of W words, by sequence, first word and width.
 
     ``start`` [S] is the first word of each candidate among all words and ``width`` [S] its number
-    of words. For each word [W], ``first`` and ``length`` are the first word and the number of words
-    of its sequence, and ``room`` is the number of words to the end of it. All sizes are Python
-    values, so that nothing waits for a device: ``size`` is S, ``widest`` the largest width, and
-    ``counts`` has the number of candidates of width w at index w - 1.
+    of words. For each word [W], ``room`` is the number of words to the end of its sequence. All
+    sizes are Python values, so that nothing waits for a device: ``size`` is S, ``widest`` the
+    largest width, and ``counts`` has the number of candidates of width w at index w - 1.
     """
 
-    def __init__(self, batch: Batch, max_width: int | None) -> None:
-        longest = max(1, *batch.num_words)
-        self.num_words = list(batch.num_words)
-        self.widest = longest if max_width is None else min(longest, max_width)
+    def __init__(self, batch: Batch, max_width: int) -> None:
+        self.widest = min(max(1, *batch.num_words), max_width)
         self.counts = [sum(max(0, n - w) for n in batch.num_words) for w in range(self.widest)]
         self.size = sum(self.counts)
         bounds, total = batch.words_cu, len(batch.words)
         sequences = torch.stack([bounds[:-1], bounds.diff()])  # [2, N]
         spread = torch.repeat_interleave(sequences, sequences[1], 1, output_size=total)
-        self.first, self.length = spread[0], spread[1]
         words = torch.arange(total, device=bounds.device)
-        self.room = self.first + self.length - words
+        self.room = spread.sum(0) - words
         widths = self.room.clamp(max=self.widest)
         before = widths.cumsum(0) - widths  # [W] candidates of earlier words
         self.start = torch.repeat_interleave(words, widths, output_size=self.size)
@@ -216,79 +208,4 @@ class PooledContent:
         total: Any = sum(w * s for w, s in zip(weights, scales, strict=True))
         for (level, window), scale in zip(parts, scales, strict=True):
             scores = torch.addcmul(scores, self.sums[level][window], (scale / total)[:, None])
-        return scores
-
-
-def _by_length(num_words: Sequence[int]) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
-    """Sizes (n, m) of groups; word of each slot [sum of n m]; first pair of each word [W]."""
-    sizes = np.array(num_words)
-    begins = sizes.cumsum() - sizes
-    bounds = np.array([2**n * half // 2 for n in range(1, 32) for half in (2, 3)])
-    bucket = bounds.searchsorted(sizes)
-    groups, slots, pairs, number = [], [], np.zeros(sizes.sum(), np.int64), 0
-    for members in (np.flatnonzero(bucket == k) for k in np.unique(bucket[sizes > 0])):
-        longest = int(sizes[members].max())
-        offsets = np.arange(longest)
-        rows = np.minimum(begins[members, None] + offsets, len(pairs) - 1)  # [n, m]
-        firsts = number + (np.arange(len(members))[:, None] * longest + offsets) * longest
-        inside = offsets < sizes[members, None]
-        pairs[rows[inside]] = firsts[inside]
-        groups.append((len(members), longest))
-        slots.append(rows.ravel())
-        number += rows.size * longest
-    flat = np.concatenate(slots) if slots else np.zeros(0, np.int64)
-    return groups, torch.from_numpy(flat), torch.from_numpy(pairs)
-
-
-class BiaffineScorer(nn.Module):
-    """s_i^T U_c e_j + W_c [s_i; e_j] + b_c of a start and an end vector (Yu et al., 2020).
-
-    U is applied to the W starts; the result is multiplied with the ends of the same sequence, for
-    all sequences of similar lengths at once.
-    """
-
-    def __init__(self, width: int, hidden: int, num_classes: int, dropout: float) -> None:
-        super().__init__()
-        self.start_network = FeedForward(width, hidden, dropout)
-        self.end_network = FeedForward(width, hidden, dropout)
-        self.product = nn.Linear(hidden, num_classes * hidden, bias=False)
-        self.start = nn.Linear(hidden, num_classes)
-        self.end = nn.Linear(hidden, num_classes, bias=False)
-
-    @property
-    def bias(self) -> nn.Parameter:
-        """The bias of the score of each class: [C]."""
-        return self.start.bias
-
-    def forward(self, words: Tensor, layout: SpanLayout) -> Tensor:
-        """Compute scores [S, C] from vectors of words [W, H]."""
-        starts, ends = self.start_network(words), self.end_network(words)  # [W, h]
-        last = layout.start + layout.width - 1
-        alone: Tensor = self.start(starts)[layout.start] + self.end(ends)[last]
-        left, num_classes = self.product(starts), alone.shape[1]  # [W, C h]
-        groups, slots, pairs = _by_length(layout.num_words)
-        rows, pairs = all_to_device([slots, pairs], words.device)
-        pair_scores, first = [left[:0, :num_classes]], 0
-        for size, longest in groups:
-            group = rows[first : first + size * longest]
-            lefts = left.index_select(0, group).view(size, longest * num_classes, -1)
-            rights = ends.index_select(0, group).view(size, longest, -1)
-            products = lefts @ rights.transpose(1, 2)  # [n, m C, m]
-            by_pair = products.view(size * longest, num_classes, longest).transpose(1, 2)
-            pair_scores.append(by_pair.flatten(0, 1))  # [n m m, C]
-            first += size * longest
-        index = pairs[layout.start] + last - layout.first[layout.start]
-        return alone + torch.cat(pair_scores).index_select(0, index)
-
-    def grid(self, words: Tensor) -> Tensor:
-        """Compute scores [N, W, W, C] of all first and last words, for tracing.
-
-        ``words`` are vectors [N, W, H].
-        """
-        starts, ends = self.start_network(words), self.end_network(words)
-        left = torch.unflatten(self.product(starts), -1, (self.bias.shape[0], -1))  # [N, W, C, h]
-        products = left.flatten(1, 2) @ ends.transpose(1, 2)  # [N, W C, W]
-        products = products.reshape(*words.shape[:2], -1, words.shape[1])
-        alone: Tensor = self.start(starts)[:, :, None] + self.end(ends)[:, None]
-        scores: Tensor = alone + products.transpose(2, 3)
         return scores
