@@ -32,7 +32,7 @@ print(f"test span_f1_conll: {result.metrics['test']['span_f1_conll']:.4f}")
 model = load(result.folder)
 sentences = ["Nora Jordan was born in Antwerp.", "Jordan studied law.", "Jordan borders on Iraq."]
 alone = model.predict(sentences)
-together = model.predict(sentences, documents=["biography", "biography", "atlas"])
+together = model.predict({"text": sentences, "document": ["biography", "biography", "atlas"]})
 for sentence, one, other in zip(sentences, alone, together, strict=True):
     print(f"{sentence:35} alone {one.tags[0]} {one.scores[0]:.3f}", end="  ")
     print(f"in its document {other.tags[0]} {other.scores[0]:.3f}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.options import Command, EvaluationOptions, ResampleOptions
+from finetune.cli.options import Command, FormatOption, GoldOptions, ResampleOptions
 from finetune.cli.output import in_percent, print_table, print_tables, score_cell, show
 from finetune.cli.predict import predicted
 from finetune.config.options import DATA, argument
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(EvaluationOptions, ResampleOptions, Command):
+class Compare(FormatOption, GoldOptions, ResampleOptions, Command):
     """Test whether models differ significantly on the same examples, and print tables for papers.
 
     Examples:
@@ -49,6 +49,8 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     (FILE.py:FUNCTION). It may be the metric of one label, tag or type (`f1:NAME`,
     `span_f1_strict:PER`) or of one subgroup of the analysis (`span_f1_length:3`). Default: the
     metric that selects models in training."""
+    split: Annotated[str, DATA] = "test"
+    """Split whose predictions are read from run folders."""
     unit: Literal["example", "document"] = "example"
     """Unit of resampling: one example, or all examples of a document, if gold has documents."""
 

@@ -176,16 +176,6 @@ class GoldOptions(MetricOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationOptions(FormatOption, GoldOptions):
-    """Options of the commands that analyze predictions."""
-
-    group: ClassVar[str] = "data"
-
-    split: str = "test"
-    """Split whose predictions are read from run folders."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExplainOption:
     """The option of the commands that tell why a model predicts a label."""
 
@@ -224,17 +214,7 @@ class SpeedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubOptions:
-    """Options of the commands that load an encoder."""
-
-    group: ClassVar[str] = "encoder"
-
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingOptions(HubOptions, SpeedOptions):
+class ReadingOptions(SpeedOptions):
     """Options of the commands that run an encoder on texts of any length."""
 
     group: ClassVar[str] = "encoder"
@@ -242,6 +222,8 @@ class ReadingOptions(HubOptions, SpeedOptions):
     max_length: int | None = None
     """Longest sequence in tokens; longer texts are read in windows. Default: the model's limit, at
     most 512."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
 
     def keywords(self) -> dict[str, Any]:
         """The options as arguments of ``Embedder``."""

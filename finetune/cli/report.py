@@ -16,10 +16,10 @@ from finetune.config.values import shown_value
 from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
-    from finetune.evaluation.error_analysis import Analysis, ErrorCase
+    from finetune.evaluation.error_analysis import Analysis
 
-ON_A_PAGE, IN_A_TEXT = 300, 10
-"""Examples with errors on a page, and errors of each category in a text, if --examples is unset."""
+ON_A_PAGE, IN_JSON = 300, 10
+"""Examples with errors on a page, and errors of each category in JSON, if --examples is unset."""
 
 
 MOST_COLUMNS, MOST_ROWS = 20, 15
@@ -48,10 +48,10 @@ class Report(ExplainOption, GoldOptions, Command):
     """Split of the predictions; default: test, or, for a page, validation if test has no gold
     labels."""
     examples: Annotated[int | None, Help("N")] = None
-    """Largest number of errors to show; default: 300 on a page, 10 of each category in a text."""
+    """Largest number of errors to show; default: 300 on a page, 10 of each category in JSON."""
     format: Annotated[Literal["html", "table", "csv", "latex", "markdown", "json"], COMMON] = "html"
     """Write a page (`html`), or print the analysis: a text for reading (`table`), tables in another
-    format, or JSON with all errors. `--json` is short for `--format json`."""
+    format, or JSON with errors. `--json` is short for `--format json`."""
 
     def run(self) -> None:
         """Write the page and print its path, or print the analysis."""
@@ -91,11 +91,11 @@ class Report(ExplainOption, GoldOptions, Command):
         from finetune.evaluation.error_analysis import analysis_dict, analyze
 
         analysis = analyze(self.folders[0], self.source, split=self.split or "test")
-        number = IN_A_TEXT if self.examples is None else self.examples
         if format == "json":
+            number = IN_JSON if self.examples is None else self.examples
             show(json.dumps(analysis_dict(analysis, number), indent=2, ensure_ascii=False))
         elif format == "table":
-            print_analysis(analysis, number)
+            print_analysis(analysis)
         else:
             from finetune.reporting.analysis import analysis_tables
 
@@ -110,9 +110,10 @@ def _explanations(folder: Path, examples: Sequence[Any]) -> list[Any]:
     return Predictor(folder).explain(examples)
 
 
-def print_analysis(analysis: Analysis, num_examples: int) -> None:
-    """Print scores, tables, calibration and errors."""
+def print_analysis(analysis: Analysis) -> None:
+    """Print scores, tables and calibration."""
     from finetune.evaluation.decisions.abstaining import abstained_note
+    from finetune.evaluation.error_analysis import count_categories
     from finetune.evaluation.positive import metric_title
     from finetune.reporting.analysis import analysis_tables
 
@@ -127,7 +128,7 @@ def print_analysis(analysis: Analysis, num_examples: int) -> None:
     for note in filter(None, (analysis.positive_note, abstained_note(analysis.run))):
         show(note)
     for name, table in analysis_tables(analysis).items():
-        if name not in analysis.tables:
+        if name == "scores":
             continue
         show()
         if name == "confusion" and len(table.rows) > MOST_COLUMNS:
@@ -135,63 +136,10 @@ def print_analysis(analysis: Analysis, num_examples: int) -> None:
         else:
             rows = table.rows[:MOST_ROWS] if name == "confused" else table.rows
             print_table(table.columns, rows, table.caption)
-    if analysis.type.sides is not None:
-        show()
-        _print_calibration(analysis)
-        _print_errors(analysis, num_examples)
-
-
-def _print_calibration(analysis: Analysis) -> None:
-    from finetune.reporting.analysis import analysis_tables
-
-    if not analysis.bins:
-        if not analysis.run.items.has_sizes:
-            show("No probabilities in the predictions: nothing on calibration.\n")
-        return
-    table = analysis_tables(analysis)["calibration"]
-    rows = [(*row, "#" * round(20 * row[-1])) for row in table.rows]
-    confidence = analysis.type.wording.confidence.removeprefix("predicted ")
-    title = f"Calibration of {confidence}: expected calibration error"
-    print_table((*table.columns, ""), rows, f"{title} {analysis.calibration_error:.4f}")
-    show()
-
-
-def _print_errors(analysis: Analysis, number: int) -> None:
-    from finetune.evaluation.error_analysis import (
-        count_categories,
-        first_by_category,
-        most_confident,
-    )
-
-    counts = count_categories(analysis.errors)
-    if not analysis.run.items.has_sizes:
-        listed = [f"{name}: {count:,}" for name, count in counts.items()]
-        show(f"Errors: {abbreviated(listed, MOST_ROWS) or 'none'}")
-    if not number:
-        return
-    _print_cases("The most confident errors", most_confident(analysis.errors, number))
-    if analysis.type.one_class or "tag" in analysis.tables:
-        return  # a category is a pair of labels: the list of confident errors suffices
-    for name, cases in first_by_category(analysis.errors, number).items():
-        title = "The largest errors" if name == "error" else f"{name} ({counts[name]:,})"
-        _print_cases(title, cases)
-
-
-def _print_cases(title: str, cases: Sequence[ErrorCase]) -> None:
-    if not cases:
-        return
-    show(f"\n{title}")
-    for case in cases:
-        confidence = "" if case.confidence is None else f" ({case.confidence:.3f})"
-        show(
-            f"  {case.example.where}  gold {_side(case.gold)}, predicted {_side(case.predicted)}"
-            f"{confidence}\n      {case.excerpt}"
-        )
-
-
-def _side(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict):
-        return f"{value['label']} {value['text']!r}"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if analysis.bins:
+        show(f"expected calibration error {analysis.calibration_error:.4f}")
+    if analysis.errors and not analysis.run.items.has_sizes:
+        errors = [
+            f"{name}: {number:,}" for name, number in count_categories(analysis.errors).items()
+        ]
+        show(f"\nErrors: {abbreviated(errors, MOST_ROWS)}. The page and --format json list them.")

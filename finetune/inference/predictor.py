@@ -133,11 +133,7 @@ class Predictor:
         return self.task.state.labels
 
     def predict(
-        self,
-        inputs: Sequence[Given] | Any,
-        *,
-        documents: Sequence[Any] | None = None,
-        columns: Mapping[str, str] | None = None,
+        self, inputs: Sequence[Given] | Any, *, columns: Mapping[str, str] | None = None
     ) -> list[Prediction]:
         """Predict each input, in order. The ``id`` of a prediction is the index of its input.
 
@@ -149,11 +145,10 @@ class Predictor:
                 and its prediction has their character offsets. For a model of relations, the
                 predictions of a model of spans. Or examples with ids that differ. Or rows of
                 columns, as for training: a data frame of pandas or polars, a ``datasets.Dataset``,
-                a list of dicts, or a dict of columns.
+                a list of dicts, or a dict of columns. A model trained with ``--context`` reads
+                consecutive rows of one ``document`` in their context.
             columns: Columns of rows by role, if they have other names than in training and no usual
                 names.
-            documents: For a model trained with ``--context``: any value for the document of each
-                input (None: no document). Consecutive inputs with equal values share context.
 
         Returns:
             A prediction for each input: a ``TextPrediction``, ``TokenPrediction``,
@@ -169,21 +164,7 @@ class Predictor:
             >>> found.tags  # doctest: +SKIP
             ('B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'O')
         """
-        examples = self.examples(inputs, columns=columns)
-        if documents is not None:
-            if not self.task.state.context_words:
-                raise UserError(
-                    "documents apply to a model that was trained with --context: leave them out."
-                )
-            if len(documents) != len(examples):
-                raise UserError(
-                    "documents must name one for each of "
-                    f"{quantity(len(examples), 'input')} (or be None there), not {len(documents)}."
-                )
-            names = [None if document is None else str(document) for document in documents]
-            pairs: Any = zip(examples, names, strict=True)
-            examples = [replace(example, document=name) for example, name in pairs]
-        return list(self.stream(examples))
+        return list(self.stream(self.examples(inputs, columns=columns)))
 
     def explain(
         self,

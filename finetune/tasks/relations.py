@@ -48,9 +48,6 @@ from finetune.types import (
 MOST_BOTH = 0.01
 """Largest fraction of related pairs with relations in both directions that is taken for errors."""
 
-MANY_PAIRS = 1000
-"""Number of pairs of a text from which a warning says that it takes much time."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RelationState(WordState):
@@ -128,12 +125,6 @@ class RelationTask(WordTask):
         for split, rows in data.splits.items():
             spans = [example.spans or () for example in rows]
             pairs = [{*_pairs(state.config, state.related, in_text)} for in_text in spans]
-            most = max(map(len, pairs), default=0)
-            if most > MANY_PAIRS:
-                where = next(e.where for e, p in zip(rows, pairs, strict=True) if len(p) == most)
-                notes.append(
-                    f"warning: {where}: {most:,} pairs in one text: split it into sentences"
-                )
             ordered = quantity(sum(len(s) * (len(s) - 1) for s in spans), "ordered pair")
             note = f"{split}: {sum(map(len, pairs)):,} of {ordered} of spans classified"
             gold = [{(r.subject, r.object) for r in example.relations or ()} for example in rows]

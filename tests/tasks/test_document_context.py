@@ -292,9 +292,8 @@ def test_from_python():
     model = load(trained("tag"))
     texts = [["Anna", "saw", "it"], ["a", "river", "."], "a guitar ."]
     alone = model.predict(texts)
-    none = model.predict(texts, documents=[None, None, None])
-    assert dicts(none) == dicts(alone)
-    together = model.predict(texts, documents=[1, 1, 2])
+    words = [["Anna", "saw", "it"], ["a", "river", "."], ["a", "guitar", "."]]
+    together = model.predict({"words": words, "document": ["1", "1", "2"]})
     assert [answer.id for answer in together] == [0, 1, 2]
     assert together[2].scores == pytest.approx(alone[2].scores, abs=1e-5)
     assert together[0].scores != pytest.approx(alone[0].scores, abs=1e-3)
@@ -303,9 +302,6 @@ def test_from_python():
     assert together[0].scores == pytest.approx(expected.scores, abs=1e-5)
     (named,) = model.predict([replace(row, document="d")])
     assert named.scores == pytest.approx(expected.scores, abs=1e-5)
-    with pytest.raises(ValueError, match="documents must name one for each of 3 inputs"):
-        model.predict(texts, documents=[1, 1])
-    assert model.predict([], documents=[]) == []
 
 
 # What is refused
@@ -331,11 +327,6 @@ def test_data_without_documents(task: str, tmp_path: Path):
     write_jsonl(tmp_path / "single" / "train.jsonl", single)
     lonely = run(task, *where, "--data", tmp_path / "single", "--context", "doc", *FLAGS)
     lonely.refused("each document of train in single has one sentence")
-
-
-def test_what_goes_without_context():
-    with pytest.raises(ValueError, match="documents apply to a model that was trained with"):
-        load(fx.trained("tag")).predict(["Anna"], documents=["a"])
 
 
 @pytest.mark.slow

@@ -375,9 +375,9 @@ def test_words_of_predictions_may_be_fewer_than_those_of_gold(tmp_path: Path):
     scores = json.loads(scored.out)
     assert (scores["relation_precision_strict"], scores["relation_recall_strict"]) == (0.5, 1.0)
     shown = run(
-        "report", tmp_path / "found.jsonl", "--gold", tmp_path / "gold.jsonl", "--format", "table"
+        "report", tmp_path / "found.jsonl", "--gold", tmp_path / "gold.jsonl", "--format", "json"
     ).out
-    assert "Ana (X) → anti - C D3 (Y)" in shown and "Calibration of relations" in shown
+    assert "Ana (X) → anti - C D3 (Y)" in shown
     for bad, message in (
         ({"words": [*words[:-1], "Osli"]}, "7 words for the 8 words"),
         ({"spans": None}, "names span 0, but the row has 0 spans"),
