@@ -200,23 +200,17 @@ def _hub_errors(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' warnings and loading bars, but not download bars."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
+    """Silence transformers' warnings and bars; downloads come before."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    downloads = not are_progress_bars_disabled()
-    if verbosity < logging.ERROR:
-        logging.set_verbosity_error()
+    logging.set_verbosity(max(verbosity, logging.ERROR))
     logging.disable_progress_bar()
-    if downloads:
-        enable_progress_bars()
     try:
         yield
     finally:
-        if verbosity < logging.ERROR:
-            logging.set_verbosity(verbosity)
+        logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
 
@@ -441,9 +435,8 @@ def _unused_encoder_weights(model: Any, unexpected: Collection[str]) -> list[str
 
 def _require_use(name: str, folder: Path, unused: Sequence[str]) -> None:
     if unused:
-        file = _weights_file(folder, unused[0])
         raise UserError(
-            f"model {name!r}: {quantity(len(unused), 'weight')} of {file} not used (first: "
+            f"model {name!r}: {quantity(len(unused), 'weight')} of {folder} not used (first: "
             f"{unused[0]}): {folder / 'config.json'} describes another architecture or fewer "
             "layers. Restore it from the source of the model."
         )
@@ -455,22 +448,10 @@ def require_finite(module: Any, source: Path) -> None:
         # one pass without memory; a sum of finite numbers may overflow
         if weight.is_floating_point() and not weight.sum().isfinite():
             if not weight.isfinite().all():
-                file = _weights_file(source, name) if source.is_dir() else source
                 raise UserError(
-                    f"{file}: the weight {name} has NaN or infinite numbers: restore the file from "
+                    f"{source}: the weight {name} has NaN or infinite numbers: restore it from "
                     "its source, or train again."
                 )
-
-
-def _weights_file(folder: Path, key: str) -> Path:
-    from safetensors import safe_open
-
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "numpy") as file:
-            if any(f".{key}".endswith(f".{file_key}") for file_key in file.keys()):
-                return path
-    usual = (folder / "model.safetensors", folder / "pytorch_model.bin")
-    return next((path for path in usual if path.is_file()), folder)
 
 
 @contextlib.contextmanager

@@ -36,8 +36,6 @@ class Progress:
     best_step: int = 0
     num_best: int = 0
     """The number of evaluations with the best score."""
-    start_note: str = ""
-    """The scores before training, of a run with ``--replay``."""
 
 
 @dataclass

@@ -127,16 +127,11 @@ class Scorer:
     def check(self, *, resuming: bool) -> None:
         """Predict and score an example of each split, so that nothing in it ends a finished run.
 
-        A wrong metric is rejected. With ``--replay`` the scores of the starting model are reported.
+        A wrong metric is rejected.
         """
         if not resuming:
             for split in self.dataset.scored_splits:
                 self.task.score(*self._predict(split, number=1, shown=False))
-            start = self.task.warm_start
-            if self._replays and start and start.rows:  # a new head has no scores to keep
-                splits = self.dataset.scored_splits
-                metrics = {s: self._scores(*self._predict(s, shown=False)) for s in splits}
-                self.progress.start_note = self._report_scores("before", metrics)
         self._check_metric()
 
     def _check_metric(self) -> None:
@@ -160,8 +155,6 @@ class Scorer:
     def start(self, progress: Progress) -> None:
         """Go on from a checkpoint: write the settings, begin to track the run, open the log."""
         self.progress = progress
-        if progress.start_note and progress.start_note not in self.notes:
-            self.notes.append(progress.start_note)
         schedule, accelerator = self.data.schedule, self.folder.accelerator
         self.folder.write_start(
             self.task,
@@ -292,8 +285,6 @@ class Scorer:
             self.folder.write_predictions(split, examples, predicted)
         self.folder.write("metrics.json", json.dumps(metrics, indent=2) + "\n")
         self.folder.wait()
-        if self._replays:
-            self._report_scores("after", metrics)
         if self.config.track != "none":
             flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
             accelerator.log(flat, step=self.progress.step)
@@ -327,11 +318,6 @@ class Scorer:
         self.notes.append(note)
         self.folder.save_best(self.task, self.task.model(self.folder.best))
         return predicted
-
-    @property
-    def _replays(self) -> bool:
-        both = self.config.replayed is not None and self.config.init_from is not None
-        return both and self.task.fit_classifier is None
 
     def _predict(
         self, split: str, model: Any = None, number: int | None = None, *, shown: bool = True
@@ -379,14 +365,3 @@ class Scorer:
                 f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}."
             )
         return self._sign(name) * metrics[name]
-
-    def _report_scores(self, when: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
-        name = self.task.state.metric
-        scores = [
-            f"{split} {of_split[name]:.4f}"
-            for split, of_split in metrics.items()
-            if name in of_split and not split.endswith(WITHOUT_LEAKS)
-        ]
-        note = f"{name} {when} training: {', '.join(scores)}"
-        self.report(note)
-        return note

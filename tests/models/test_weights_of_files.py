@@ -64,9 +64,9 @@ def test_weights_that_are_not_finite(
     outcome = run("predict", workdir / task, "--text", "a b", *["--pair=c"] * (task == "sentence"))
     path.write_bytes(content)
     assert outcome.code == 2
-    assert f"{path}: the weight {name.rpartition('.')[2]}" in outcome.err.replace(
-        name, name.rpartition(".")[2]
-    )
+    source = path if file == CLASSIFIER_FILE else path.parent
+    short = name.rpartition(".")[2]
+    assert f"{source}: the weight {short}" in outcome.err.replace(name, short)
     assert "NaN or infinite" in outcome.err
 
 
@@ -100,9 +100,8 @@ def test_a_configuration_with_fewer_layers(family: str, tmp_path: Path) -> None:
     if family == "albert":  # whose layers share their weights
         return
     for load in (Encoder.from_pretrained, SentenceEncoder.from_pretrained):
-        with pytest.raises(UserError, match="not used") as caught:
+        with pytest.raises(UserError, match=rf"of {folder} not used"):
             load(str(folder))
-        assert str(folder / "model.safetensors") in str(caught.value)
     with pytest.raises(UserError, match="not used"):
         SequenceClassifier.from_pretrained(str(folder), labels=["a", "b"])
 
@@ -113,7 +112,7 @@ def test_a_saved_model_with_fewer_layers(workdir: Path) -> None:
     config = json.loads(content)
     config["encoder"]["num_hidden_layers"] = 1
     path.write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"16 weights of .*model\.safetensors not used"):
+    with pytest.raises(UserError, match=r"16 weights of .*best not used"):
         SpanClassifier.from_pretrained(path.parent)
     path.write_text(content)
 

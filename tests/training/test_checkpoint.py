@@ -81,7 +81,7 @@ def test_a_run_may_save_more_often_once_it_was_killed(tmp_path: Path) -> None:
         fx.fit(again)
 
 
-@pytest.mark.parametrize("line", ['{"step": "x"}', '{"loss": 1}', '{"step": 1, "step": 2}', "[{}}"])
+@pytest.mark.parametrize("line", ['{"step": 1, "step": 2}', "[{}}"])
 def test_a_log_that_was_edited_is_refused(line: str, tmp_path: Path):
     (path := tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
     with pytest.raises(UserError, match=r"log\.jsonl:2: .*"):

@@ -51,17 +51,8 @@ def test_a_model_learns_a_new_label_and_keeps_the_old_ones(workdir: Path, tmp_pa
     said = found.out + found.err
     assert "classes by name: a, b; new: c" in said
     assert "of old 10 of 40 train examples, 5 of 10 validation examples, test_old is" in said
-    names = "validation 0.", "test 0.", "test_old 0."
-    for when in ("before", "after"):
-        line = next(line for line in said.splitlines() if f"accuracy {when} training:" in line)
-        assert all(name in line for name in names)
-        assert line.strip() in (after / "README.md").read_text()
     scores = json.loads((after / "metrics.json").read_text())
-    old_scores = json.loads((before / "metrics.json").read_text())
     assert {"validation", "test", "test_old"} <= {*scores}
-    lines = [line for line in said.splitlines() if "accuracy before training" in line]
-    # a new row of the head may win, but no old label is predicted otherwise
-    assert float(lines[0].partition("test_old ")[2]) <= round(old_scores["test"]["accuracy"], 4)
     file = (after / "predictions.test_old.jsonl").read_text()
     assert {json.loads(line)["gold"] for line in file.splitlines()} == {"a", "b"}
     again = tmp_path / "chain"
@@ -91,21 +82,12 @@ def test_the_old_columns_are_known_and_a_kill_loses_no_line(
     )
     with interrupted(2):
         finetune.train(config, quiet=True)
-    again = finetune.train(replace(config, resume=True), quiet=True)
-    assert "accuracy before training:" in (again.folder / "README.md").read_text()
+    finetune.train(replace(config, resume=True), quiet=True)
     # elsewhere, the old data are not found
     monkeypatch.chdir(tmp_path)
     shutil.move(tmp_path / "old", tmp_path / "moved")
     moved = command("run", run, "--out", tmp_path / "again")
     moved.refused("before: was trained on", "or name them with --data")
-
-
-def test_a_new_head_has_no_scores_before_training(tmp_path: Path) -> None:
-    old = fx.trained("ner")
-    found = fx.train("ner", tmp_path / "after", model=None, init_from=old, replay=old).ok()
-    said = found.out + found.err
-    assert "new head" in said and "before training" not in said
-    assert "span_f1_strict after training: validation 0." in said
 
 
 def test_where_rows_are_does_not_matter(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
