@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -36,7 +36,7 @@ from finetune.embeddings.sense_data import marked_sentence, read_sense_file, rea
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.embeddings.wordnet import DATA_FILES, Inventory, pos_of, read_inventory
 from finetune.evaluation.prediction_types import scores_of
-from finetune.inference.embed import Embedder, WordSettings
+from finetune.inference.embed import Embedder
 from finetune.runtime.files import replace_folder, write_text
 from finetune.runtime.progress import Reporter
 from finetune.runtime.row_files import write_rows
@@ -59,9 +59,14 @@ Lemma = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SenseSettings(WordSettings):
-    """Settings of sense vectors, and of the choice between senses."""
+class SenseSettings:
+    """Settings of the vectors of words (of ``Embedder``) and senses, and of the choice between
+    senses."""
 
+    model: str
+    layers: str | tuple[int, ...] = "last"
+    pooling: Literal["mean", "first", "max"] = "mean"
+    max_length: int | None = None
     prior: float | None = None
     """λ: the score of a sense is ``cos(t, v_s) + λ log p(s | lemma)``, with p from the training
     data. If a candidate has no use, every candidate gets one more. None chooses λ on the validation
@@ -71,6 +76,11 @@ class SenseSettings(WordSettings):
     gloss, both at length 1 (Loureiro & Jorge 2019, LMMS)."""
     inventory: str | None = None
     """The folder of WordNet's files; None takes the senses of the training data."""
+
+    def embedder(self, **options: Any) -> Embedder:
+        """Make the embedder; ``options`` are more arguments of it."""
+        shared = {name: getattr(self, name) for name in ("layers", "pooling", "max_length")}
+        return Embedder(self.model, unit="word", **shared, **options)
 
 
 class SensePrediction(NamedTuple):
@@ -286,7 +296,9 @@ class WordSenses:
         counts_type = list[list[str | dict[str, int]]]
         content = read_object(path, {"settings": dict, "weights": str, "counts": counts_type})
         try:
-            settings = SenseSettings.restored(content["settings"])
+            layers = content["settings"]["layers"]
+            layers = tuple(layers) if isinstance(layers, list) else layers
+            settings = SenseSettings(**content["settings"] | {"layers": layers})
             counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
             vectors = load_file(folder / VECTORS_FILE)
         except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:

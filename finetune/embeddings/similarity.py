@@ -22,9 +22,15 @@ from finetune.data.sources import open_splits
 from finetune.data.tables import check_columns, open_text_table
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import open_embedder
-from finetune.embeddings.compared_words import TARGET_ROLES, Characters, word_locator
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
-from finetune.embeddings.words_in_context import Threshold, best_threshold, label_name
+from finetune.embeddings.words_in_context import (
+    TARGET_ROLES,
+    Characters,
+    Threshold,
+    best_threshold,
+    label_name,
+    word_locator,
+)
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.significance import count_metric, estimate

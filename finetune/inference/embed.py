@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import xxhash
@@ -271,33 +271,6 @@ class Embedder:
         else:
             joined = np.average(windows, axis=0, weights=lengths)
         return joined.astype(np.float32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WordSettings:
-    """The settings of vectors of words (of ``Embedder``), saved with values fitted to them."""
-
-    model: str
-    layers: str | tuple[int, ...] = "last"
-    pooling: _Pooling = "mean"
-    max_length: int | None = None
-
-    @classmethod
-    def restored(cls, saved: Mapping[str, Any]) -> Self:
-        """Read the settings from a JSON object; TypeError for unknown names."""
-        layers = saved.get("layers")
-        return cls(**{**saved, "layers": tuple(layers) if isinstance(layers, list) else layers})
-
-    def embedder(self, **options: Any) -> Embedder:
-        """Make the embedder; ``options`` are more arguments of it."""
-        return Embedder(
-            self.model,
-            unit="word",
-            layers=self.layers,
-            pooling=self.pooling,
-            max_length=self.max_length,
-            **options,
-        )
 
 
 def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:
