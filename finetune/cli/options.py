@@ -70,8 +70,8 @@ class OutOption:
     group: ClassVar[str] = "output"
 
     out: Annotated[str | None, Help("FILE", common=True)] = None
-    """File to write; its suffix sets the format: .jsonl, .json or .csv. Without --out, rows are
-    printed."""
+    """File to write; its suffix sets the format: .jsonl, .json, .csv or .parquet. Without --out,
+    rows are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from finetune.runtime.files import SaveError
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.row_files import (
     ROW_SUFFIXES,
+    TABLE_SUFFIXES,
     json_line,
     row_writer,
     with_columns,
@@ -165,7 +166,7 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             skip = on_main_process(
                 lambda: start_lines(Path(output), content, resume=self.resume, multiple=multiple)
             )
-        as_table = Path(output).suffix.lower() == ".csv"
+        as_table = Path(output).suffix.lower() in TABLE_SUFFIXES
         reporter = Reporter() if process_index() == 0 else None
         counts, rows = self._predictions(model, as_table, skip, reporter)
         if reporter is None:

@@ -22,6 +22,8 @@ Write = Callable[[JsonRow], None]
 
 GOLD = ("label", "choice")
 """Fields of predictions that are named as columns of gold."""
+GROUP = 4096
+"""Rows of a row group of Parquet files."""
 
 
 def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out") -> str:
@@ -52,7 +54,7 @@ def row_writer(path: str | Path, *, separator: str = ",", append: bool = False) 
         UserError: The suffix names no format, or the format cannot hold a row.
     """
     make = _FORMATS[require_suffix(path, _FORMATS)]
-    opened = replace_file(Path(path), follow=True, append=append)
+    opened = replace_file(Path(path), follow=True, binary=make is _parquet, append=append)
     with opened as file, make(file, separator) as write:
         yield write
 
@@ -129,17 +131,22 @@ class _Header:
         if isinstance(scores, dict):
             del flat["scores"]
             flat |= {f"score:{name}": value for name, value in scores.items()}
-        if not self.columns:
-            self.columns = list(flat)
+        first = not self.columns
+        cells = self.cells(flat)
+        if first:
             yield self.columns
+        yield list(cells.values())
+
+    def cells(self, row: JsonRow) -> dict[str, Any]:
+        self.columns = self.columns or list(row)
         header = {*self.columns}
-        if unknown := [n for n, value in flat.items() if value is not None and n not in header]:
+        if unknown := [n for n, value in row.items() if value is not None and n not in header]:
             raise UserError(
                 f"row {row.get('id')}: the column {unknown[0]!r} is not in the first row, so "
                 f"not in the header of the table ({abbreviated(self.columns)}): write JSON Lines "
                 "(.jsonl)."
             )
-        yield [flat.get(name) for name in self.columns]
+        return {name: row.get(name) for name in self.columns}
 
 
 @contextlib.contextmanager
@@ -168,11 +175,56 @@ def _csv(file: IO[str], separator: str) -> Iterator[Write]:
     )
 
 
+@contextlib.contextmanager
+def _parquet(file: IO[bytes], _: str) -> Iterator[Write]:
+    import pyarrow
+    from pyarrow import parquet
+
+    rows: list[JsonRow] = []
+    header, text = _Header(), pyarrow.string()
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+
+        def flush() -> None:
+            nonlocal writer
+            try:
+                schema = pyarrow.Table.from_pylist(rows).schema
+                if writer is None:
+                    is_null = pyarrow.types.is_null
+                    fields = [f.with_type(text) if is_null(f.type) else f for f in schema]
+                    fields = pyarrow.schema(fields)
+                    writer = stack.enter_context(parquet.ParquetWriter(file, fields))
+                both = [writer.schema, schema]
+                # conversion alone would leave out new keys of objects
+                if pyarrow.unify_schemas(both, promote_options="permissive") != writer.schema:
+                    raise pyarrow.ArrowTypeError(f"{schema} after {writer.schema}")
+                writer.write_table(pyarrow.Table.from_pylist(rows, writer.schema))
+            except (pyarrow.ArrowException, OverflowError) as error:
+                detail = " ".join(str(error).split())
+                raise UserError(
+                    "the values of a column are not of one type, which Parquet needs "
+                    f"({detail:.200}): write JSON Lines (.jsonl)."
+                ) from error
+            rows.clear()
+
+        def write(row: JsonRow) -> None:
+            rows.append(header.cells(row))
+            if len(rows) == GROUP:
+                flush()
+
+        yield write
+        if rows or writer is None:
+            flush()
+
+
 _FORMATS: Mapping[str, Callable[..., contextlib.AbstractContextManager[Write]]] = {
     ".jsonl": _json_lines,
     "": _json_lines,
     ".json": _json_list,
     ".csv": _csv,
+    ".parquet": _parquet,
 }
 ROW_SUFFIXES = tuple(_FORMATS)
 """The suffixes of files of rows; a name without a suffix is JSON Lines."""
+TABLE_SUFFIXES = (".csv", ".parquet")
+"""The suffixes of tables, whose rows have the columns of the first row."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.data import read_text_file
 from tests import fixtures as fx
 from tests import small_data as data
 from tests.command import Outcome, run
@@ -209,6 +210,10 @@ def test_predictions_for_a_spreadsheet(task: str, workdir: Path, tmp_path: Path)
     run("predict", workdir / task, "--file", path, "--out", tmp_path / "p.csv").ok()
     with (tmp_path / "p.csv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
+    output = tmp_path / "p.parquet"
+    run("predict", workdir / task, "--file", path, "--out", output).ok()
+    found = read_text_file(str(output), columns={"text": "note"}, pair=False, labels=False)
+    assert [example.key for example in found] == [f"-n{n}" for n in range(5)]
     run("predict", workdir / task, "--file", path, "--out", tmp_path / "p.pdf").refused(
         "the suffix names the format: one of .jsonl"
     )

@@ -41,7 +41,7 @@ TABLES = ("table", "csv", "latex", "markdown", "json")
 ANALYSIS = {name: ["report", "--format", name] for name in TABLES}
 """How the analysis of predictions is asked for, by format."""
 CONVERTED = {"jsonl": "jsonl", "conll": "conll", "doccano": "jsonl", "label-studio": "json"}
-TEXTS = (".jsonl", ".json", ".csv", ".html", ".md")
+TEXTS = (".jsonl", ".json", ".csv", ".html", ".md", ".parquet")
 """Files that are recorded by their content."""
 DAMAGED_FILES = 12
 """Damaged forms of each valid file."""
@@ -95,7 +95,11 @@ class Recorder:
                 self.entries[own] = self.content(each)
 
     def content(self, path: Path) -> str:
-        """Return the text of a file."""
+        """Return the text of a file; of a Parquet file its rows."""
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            return repr(pyarrow.parquet.read_table(path).to_pylist())
         return _stable(self.text(path.read_text("utf-8")))
 
 
@@ -154,7 +158,7 @@ def of_run(recorder: Recorder, setup: str, folder: Path) -> None:
     for name in ("README.md", "best/README.md", "report.html"):
         if (folder / name).exists():
             recorder.file(f"{setup}/run/{name}", folder / name)
-    for suffix in ("jsonl", "csv"):
+    for suffix in ("jsonl", "csv", "parquet"):
         out = workdir / f"predicted.{suffix}"
         record(f"{setup}/predict/{suffix}", "predict", folder, "--file", inputs, "--out", out)
         if out.exists():

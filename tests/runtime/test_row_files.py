@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from finetune.data import read_text_file
 from finetune.runtime.files import replace_file, replace_folder
-from finetune.runtime.row_files import ROW_SUFFIXES, write_rows
+from finetune.runtime.row_files import GROUP, ROW_SUFFIXES, write_rows
 from finetune.types import UserError
 from tests import small_data
 from tests.command import folder_in_use, run
@@ -48,14 +49,24 @@ def test_line_ends_are_in_quotes(tmp_path: Path) -> None:
 
 
 def test_what_a_table_cannot_hold_is_refused_and_nothing_stays(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the column 'more' is not in the first row"):
-        write_rows(tmp_path / "x.csv", [{"id": 1}, {"id": 2, "more": 1}])
+    for suffix, row, problem in (
+        (".csv", {"id": 2, "more": 1}, "the column 'more' is not in the first row"),
+        (".parquet", {"id": 2, "more": 1}, "the column 'more' is not in the first row"),
+        (".parquet", {"id": "x"}, "not of one type"),
+        (".parquet", {"id": 2**63}, "not of one type.* too large"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            write_rows(tmp_path / f"x{suffix}", [{"id": 1}, row])
     with pytest.raises(UserError, match=r"x\.pdf: the suffix names the format: one of \.jsonl"):
         write_rows(tmp_path / "x.pdf", [])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_rows(tmp_path: Path) -> None:
+def test_many_rows_and_none(tmp_path: Path) -> None:
+    for suffix in (".parquet", ".csv"):
+        write_rows(tmp_path / f"many{suffix}", ({"id": n, "text": "a"} for n in range(9000)))
+        found = read_text_file(str(tmp_path / f"many{suffix}"), pair=False, labels=False)
+        assert sum(1 for _ in found) == 9000
     write_rows(tmp_path / "none.json", [])
     assert json.loads((tmp_path / "none.json").read_text()) == []
 
@@ -92,3 +103,25 @@ def test_commands_refuse_a_suffix_that_they_cannot_write(tmp_path: Path) -> None
         run("convert", source, "--to", to, "--out", tmp_path / name).refused(
             "the suffix names the format"
         )
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [(1, 2.5), ({"a": 1}, {"a": 1, "b": 2}), ([1], [2.5]), (None, 1)]
+)
+def test_values_of_another_type_are_refused_after_the_first_rows(
+    first: Any, later: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="not of one type"):
+        write_rows(tmp_path / "rows.parquet", [{"x": first}] * GROUP + [{"x": later}])
+    assert not (tmp_path / "rows.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [(1.5, 2), (1, None), ([1.5], []), ({"a": 1, "b": 1}, {"b": 2})]
+)
+def test_values_that_fit_keep_their_content(first: Any, later: Any, tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.parquet", [{"x": first}] * GROUP + [{"x": later}])
+    last = parquet.read_table(tmp_path / "rows.parquet").to_pylist()[-1]["x"]
+    if isinstance(later, dict):
+        last = {name: value for name, value in last.items() if value is not None}
+    assert last == later
