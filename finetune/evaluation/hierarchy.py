@@ -8,17 +8,16 @@ Nock & Famili 2006). The predictions name the separator of the levels.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain
-from operator import attrgetter
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from finetune.evaluation.items import Tables
-from finetune.evaluation.metrics import RATES, Metric
+from finetune.evaluation.metrics import RATES, Metric, set_counts
 from finetune.types import UserError, abbreviated
 
 
@@ -69,25 +68,12 @@ def _ancestor_counts(tables: Tables) -> np.ndarray:
         [with_ancestors(labels, separator) for labels in side]
         for side in (tables.gold, tables.predicted)
     )
-    pairs = zip(gold, predicted, strict=True)
-    counts = [(len(g & p), len(p), len(g)) for g, p in pairs]
-    return np.array(counts, np.int64).reshape(len(counts), 3)
+    return set_counts(gold, predicted)
 
 
-METRICS = {
-    f"hierarchical_{name}": Metric(_ancestor_counts, value, attrgetter("separator"))
-    for name, value in RATES.items()
+_METRICS = {
+    f"hierarchical_{name}": Metric(_ancestor_counts, value) for name, value in RATES.items()
 }
-"""Precision, recall and F1 over labels and their ancestors, micro-averaged."""
-
-
-def _levels(tables: Tables) -> range:
-    separator = tables.separator
-    if separator is None:
-        return range(0)
-    scored = (prediction.scores or () for prediction in tables.predictions[:1])
-    names = {*tables.names, *chain.from_iterable(scored)}
-    return range(1, 2 + max(name.count(separator) for name in names))
 
 
 def _cut(tables: Tables, level: int) -> Tables:
@@ -98,26 +84,23 @@ def _cut(tables: Tables, level: int) -> Tables:
     return replace(levels, names=tuple(sorted({*levels.names, *names})))
 
 
-def level_metrics(tables: Tables) -> dict[str, Metric]:
-    """Make the main metric and macro F1 of labels that are cut after each level.
+def level_metrics(tables: Tables, names: Iterable[str]) -> dict[str, Metric]:
+    """Make the metrics of labels with levels; these are the ``names`` of labels.
 
-    A label with fewer levels stays as it is. ``accuracy_level:1`` is the accuracy of first levels.
+    Precision, recall and F1 over labels and their ancestors are micro averages. The main metric and
+    macro F1 are those of labels that are cut after a level, where a label with fewer levels stays
+    as it is: ``accuracy_level:1`` is the accuracy of first levels.
     """
+    separator = tables.separator or ""
 
     def counts(tables: Tables, metric: Metric, level: int) -> np.ndarray:
         return metric.counts(_cut(tables, level))
 
     metrics = tables.type.metrics
-    return {
-        f"{name}_level:{level}": replace(
-            metrics[name], counts=partial(counts, metric=metrics[name], level=level)
+    return _METRICS | {
+        f"{name}_level:{level + 1}": replace(
+            metrics[name], counts=partial(counts, metric=metrics[name], level=level + 1)
         )
-        for level in _levels(tables)
+        for level in range(1 + max(name.count(separator) for name in names))
         for name in (tables.type.default, "macro_f1")
     }
-
-
-def level_scores(tables: Tables) -> dict[str, float]:
-    """Compute the ``level_metrics``."""
-    metrics = {} if tables.separator is None else level_metrics(tables)
-    return {name: metric.score(tables) for name, metric in metrics.items()}

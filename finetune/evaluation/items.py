@@ -54,6 +54,8 @@ class Classes(NamedTuple):
     """The ``item_counts`` of one class by the form of its metrics, such as ``span_{}_strict``."""
     confusions: bool = False
     """Whether gold and predicted classes make a confusion matrix."""
+    scored: bool = False
+    """Whether scores have the F1 of each class in the first form."""
 
 
 # --- Tables ---------------------------------------------------------------------------------------
@@ -67,8 +69,10 @@ class Items:
         example: The index of the example [I], in order.
         gold: Gold values [I]: labels, tags, a ``Span``, a ``Relation`` or numbers.
         predicted: Predicted values [I], also if the model abstained; "" for a blank text.
+        answer: The same, but "" where the model abstained [I].
         score: Probabilities of the decisions [I], NaN where they are not known.
         credit: Whether predictions are right, or the fraction that is [I].
+        correct: The same, but 0 where the model abstained [I].
         abstained: Whether the model abstained [I].
         columns: Further columns of a type [I], such as the ``category`` of errors.
     """
@@ -76,8 +80,10 @@ class Items:
     example: np.ndarray
     gold: np.ndarray
     predicted: np.ndarray
+    answer: np.ndarray
     score: np.ndarray
     credit: np.ndarray
+    correct: np.ndarray
     abstained: np.ndarray
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
@@ -98,13 +104,22 @@ class Items:
         number, scores = len(sides[0]), [] if score is None else list(score)
         if credit is None:
             credit = np.fromiter(map(operator.eq, *sides), bool, number)
+        credit, answer = np.asarray(credit), sides[1]
+        correct = credit
+        if abstained is None:
+            abstained = np.zeros(number, bool)
+        else:
+            abstained = np.asarray(abstained, bool)
+            answer, correct = np.where(abstained, "", answer), credit * ~abstained
         return cls(
             example=np.asarray(example, dtype=np.int64),
             gold=sides[0],
             predicted=sides[1],
+            answer=answer,
             score=np.array(scores, float) if scores else np.full(number, math.nan),
-            credit=np.asarray(credit),
-            abstained=np.zeros(number, bool) if abstained is None else np.asarray(abstained, bool),
+            credit=credit,
+            correct=correct,
+            abstained=abstained,
             columns=columns,
         )
 
@@ -116,20 +131,6 @@ class Items:
         columns = {name: values[rows] for name, values in self.columns.items()}
         common = {name: v[rows] for name, v in vars(self).items() if name != "columns"}
         return Items(**common, columns=columns)
-
-    @property
-    def answer(self) -> np.ndarray:
-        """Predicted values, "" where the model abstained [I]."""
-        if not self.abstained.any():
-            return self.predicted
-        answer: np.ndarray = np.where(self.abstained, "", self.predicted)
-        return answer
-
-    @property
-    def correct(self) -> np.ndarray:
-        """The credit of the answers, 0 where the model abstained [I]."""
-        correct: np.ndarray = self.credit * ~self.abstained
-        return correct
 
     @property
     def has_sizes(self) -> bool:
@@ -177,14 +178,14 @@ NO_ITEMS = Items.of((), (), ())
 
 def decided_items(tables: Tables, **columns: np.ndarray) -> Items:
     """Make an item for each example, also of answers that a model left out when it abstained."""
+    scores = [prediction.score for prediction in tables.predictions]
     left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
-    scores, abstained = [prediction.score for prediction in tables.predictions], None
-    predicted = tables.predicted
+    predicted, abstained = tables.predicted, None
     if left_out.count(None) < len(left_out):
         pairs = zip(predicted, left_out, strict=True)
         predicted = [answer if other is None else other for answer, other in pairs]
         abstained = [other is not None for other in left_out]
-    example = np.arange(len(tables))
+    example = range(len(predicted))
     return Items.of(example, tables.gold, predicted, scores, abstained=abstained, **columns)
 
 
@@ -204,6 +205,8 @@ class Tables:
         schemes: The tag schemes of gold and predictions.
         positive: The positive class of two labels.
         separator: What divides the levels of labels; None for labels without levels.
+        distributions: The distribution of votes over the labels of each text; empty without votes.
+        further_metrics: Metrics that these data have besides those of the type.
         vocabulary: The words of the training data, if they are known.
         costs: The costs of mistakes.
     """
@@ -219,6 +222,8 @@ class Tables:
     schemes: tuple[str | None, str | None] = (None, None)
     positive: str | None = None
     separator: str | None = None
+    distributions: Sequence[Mapping[str, float]] = ()
+    further_metrics: Mapping[str, Metric] = field(default_factory=dict)
     vocabulary: TrainingVocabulary | None = None
     costs: Costs = field(default_factory=dict)
 
@@ -366,15 +371,13 @@ class PredictionType:
     options."""
     gold_of_row: Callable[[int, str, _Row], Any]
     """From the index, the location and the content of a row to the example that it holds."""
-    as_files_say: Callable[[Tables, tuple[str, str]], Tables] = lambda tables, _: tables
+    as_files_say: Callable[[Tables, tuple[str, str]], Tables] | None = None
     """Finds in the values of whole files what they are: labels, tags of a scheme, or numbers. The
     names are those of the files of predictions and gold."""
     calibrated: Callable[[Tables], Items] = lambda tables: tables.items.answered
     """The decisions whose probabilities are compared with how often they are right."""
     groupings: Callable[[Tables], Mapping[str, Grouping]] = lambda _: {}
     """The divisions into subgroups by the name of their table."""
-    further_scores: Callable[[Tables], Mapping[str, float]] = lambda _: {}
-    """Scores besides the metrics, such as the F1 of each type."""
     sides: Callable[[Tables, int], tuple[Any, Any]] | None = lambda tables, item: (
         tables.items.gold[item],
         tables.items.answer[item],
@@ -384,13 +387,10 @@ class PredictionType:
     classes: Classes | None = None
     one_class: bool = False
     """Whether exactly one of the classes that have a probability is right for an example."""
+    in_words: bool = False
+    """Whether examples are sentences; sides then have the words where they stand."""
     may_leave_out: bool = False
     """Whether files, which then have ids, may lack predictions for some examples."""
-
-    @property
-    def in_words(self) -> bool:
-        """True if examples are sentences; sides then have the words where they stand."""
-        return self.wording.unit == "sentence"
 
     def tables_of(
         self, examples: Sequence[Any], predictions: Sequence[Any], **fields: Any
@@ -420,7 +420,8 @@ class PredictionType:
                 "one prediction"
             )
         values = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **fields)
-        values = values if files is None else self.as_files_say(values, files)
+        if files and self.as_files_say:
+            values = self.as_files_say(values, files)
         tables = values.type.tables(values)
         if not tables.type.classes:
             return tables
@@ -431,17 +432,9 @@ class PredictionType:
 # --- Values in the rows of prediction files -------------------------------------------------------
 
 
-def check_names(where: str, key: str, value: Any, tags: bool = False) -> None:
-    """Raise DataError for labels, or for ``tags`` of words, of another type."""
-    names = value if isinstance(value, list) else [value]
-    tag_type = str if key == "gold" else str | None  # None: the model abstained
-    if tags and not (isinstance(value, list) and all(isinstance(t, tag_type) for t in value)):
-        legal = "a list with one string for each word"
-    elif not tags and not all(isinstance(name, str | float | int) for name in names):
-        legal = "a name, a list of names or a number"
-    else:
-        return
-    raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
+def wrong_value(where: str, key: str, legal: str, value: Any) -> DataError:
+    """Make the error of a value that is not legal."""
+    return DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
 
 
 def probability(value: Any, unknown: Any = math.nan) -> Any:

@@ -11,7 +11,7 @@ Shapes: N examples, C names (labels, tags or span types).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -41,7 +41,7 @@ class Metric:
 
     counts: Callable[[Tables], np.ndarray]
     value: Callable[..., np.ndarray]
-    applies: Callable[[Tables], Any] = lambda _: True
+    applies: Callable[[Tables], Any] | None = None
     reported: bool = True
     weighted: bool = False
     """Whether the value is no function of sums: it takes the counts [N, ...], and the weights of
@@ -68,6 +68,12 @@ def item_counts(tables: Tables, name: str | None = None) -> np.ndarray:
     gold, predicted = (np.fromiter(map(counted.__contains__, s), bool, len(s)) for s in sides)
     correct = items.correct if name is None else items.correct * gold
     return np.stack([by_example(tables, x) for x in (correct, predicted, gold)], axis=-1)
+
+
+def set_counts(gold: Sequence[set[Any]], predicted: Sequence[set[Any]]) -> np.ndarray:
+    """Count the common, predicted and gold members of the two sets of each example [N, 3]."""
+    counts = [(len(g & p), len(p), len(g)) for g, p in zip(gold, predicted, strict=True)]
+    return np.array(counts, np.int64).reshape(len(counts), 3)
 
 
 def means(values: npt.ArrayLike) -> np.ndarray:
@@ -175,7 +181,7 @@ def f1(sums: np.ndarray) -> np.ndarray:
 def macro_f1(sums: np.ndarray) -> np.ndarray:
     """The mean F1 of the names that occur [..., C, 3] -> [...]."""
     occurs = (sums[..., 1:] > 0).any(axis=-1)
-    return ratio(_exact_sum(f1(sums)), occurs.sum(axis=-1))
+    return ratio(f1(sums).sum(axis=-1), occurs.sum(axis=-1))
 
 
 def weighted_f1(sums: np.ndarray) -> np.ndarray:
@@ -206,12 +212,7 @@ def calibration_error(sums: np.ndarray) -> np.ndarray:
     """
     number, confidence, correct = np.moveaxis(sums, -2, 0)
     gaps = number * np.abs(ratio(correct, number) - ratio(confidence, number))
-    return ratio(_exact_sum(gaps), number.sum(axis=-1))
-
-
-def _exact_sum(values: np.ndarray) -> np.ndarray:
-    exact: np.ndarray = np.apply_along_axis(math.fsum, -1, values)
-    return exact
+    return ratio(gaps.sum(axis=-1), number.sum(axis=-1))
 
 
 def pearson(pairs: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -262,15 +263,15 @@ def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
         of_part = counts(tables if size >= len(tables) else tables.part(start, start + size))
         rows.append(of_part.sum(axis=0, keepdims=True) if of_part.dtype.kind == "i" else of_part)
     sums = np.concatenate(rows)
-    return sums.sum(axis=0) if sums.dtype.kind == "i" else _exact_sum(np.moveaxis(sums, 0, -1))
+    return sums.sum(axis=0) if sums.dtype.kind == "i" else np.apply_along_axis(math.fsum, 0, sums)
 
 
 def score(tables: Tables) -> dict[str, float]:
     """Compute the reported metrics of gold and predictions by name."""
     sums: dict[Callable[[Tables], np.ndarray], np.ndarray] = {}
     scores = {}
-    for name, metric in tables.type.metrics.items():
-        if not metric.reported or not metric.applies(tables):
+    for name, metric in {**tables.type.metrics, **tables.further_metrics}.items():
+        if not metric.reported or (metric.applies and not metric.applies(tables)):
             continue
         if metric.weighted:
             scores[name] = metric.score(tables)
@@ -278,7 +279,10 @@ def score(tables: Tables) -> dict[str, float]:
         if metric.counts not in sums:
             sums[metric.counts] = total(metric.counts, tables)
         scores[name] = metric.value(sums[metric.counts]).item()  # counts are whole numbers
-    return scores | dict(tables.type.further_scores(tables))
+    if (classes := tables.type.classes) and classes.scored:
+        form = next(iter(classes.forms)).format("f1")
+        scores |= {f"{form}:{name}": row["f1"] for name, row in class_scores(tables).items()}
+    return scores
 
 
 def rates(form: str) -> dict[str, Metric]:
@@ -313,10 +317,3 @@ def class_scores(tables: Tables) -> dict[str, dict[str, float]]:
         name: {rate: float(value(row)) for rate, value in RATES.items()} | {"support": int(row[2])}
         for name, row in zip(tables.names, total(class_counts, tables), strict=True)
     }
-
-
-def f1_of_names(tables: Tables) -> dict[str, float]:
-    """Compute the F1 of each name, as ``span_f1_strict:TYPE``."""
-    form = next(iter(tables.type.classes.forms)) if tables.type.classes else ""
-    metric = form.format("f1")
-    return {f"{metric}:{name}": row["f1"] for name, row in class_scores(tables).items()}

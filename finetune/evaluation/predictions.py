@@ -15,24 +15,24 @@ the text or words to show, so that nothing has to read the data again:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import compress
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
 from finetune.data.examples import normalized_texts
-from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data
+from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data, read_lines
 from finetune.data.json_files import parse_json
 from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.decisions.costs import with_costs
-from finetune.evaluation.items import PredictionType, Tables, check_names
-from finetune.evaluation.prediction_types import KEYS, TYPES, key_of_row
+from finetune.evaluation.items import PredictionType, Tables, wrong_value
+from finetune.evaluation.prediction_types import KEYS, TYPES
 from finetune.evaluation.prediction_types.labels import unify
 from finetune.evaluation.prediction_types.spans import SPANS, predicted_scheme
 from finetune.evaluation.prediction_types.tags import TAGS
@@ -80,16 +80,16 @@ class Rows:
     ids_from: str
 
     @classmethod
-    def of(cls, name: str, type: PredictionType, rows: Sequence[Any]) -> Rows:
-        """Check that all rows or none have an id."""
-        keys = [row.key for row in rows]
-        if (number := keys.count(None)) == len(keys):
+    def of(cls, name: str, type: PredictionType, rows: Sequence[Any], keys: Sequence[Any]) -> Rows:
+        """Check that all rows or none have an id: a key that is not None or empty."""
+        ids = [None if key is None or key == "" else str(key) for key in keys]
+        if (number := ids.count(None)) == len(ids):
             return cls(name, type, rows, None, name)
         if number:
-            without = rows[keys.index(None)].where
-            where = next(row.where for row, key in zip(rows, keys, strict=True) if key is not None)
+            without = rows[ids.index(None)].where
+            where = next(row.where for row, id in zip(rows, ids, strict=True) if id is not None)
             raise DataError(f"{without}: no id, but {where} has one: give each row an id, or none.")
-        return cls(name, type, rows, list(map(str, keys)), name)
+        return cls(name, type, rows, cast(list[str], ids), name)
 
     def by_id(self) -> dict[str, Any]:
         """Find the rows by their ids, which must differ."""
@@ -179,42 +179,67 @@ def join(file: Rows, gold: Rows) -> Tables:
             prediction = replace(prediction, decided={"withheld": row["withheld"]})
         predictions.append(prediction)
     examples_in_order = [example for _, example in pairs]
-    return type.tables_of(examples_in_order, predictions, files=(file.name, gold.name))
+    return type.of_values(
+        list(map(type.gold, examples_in_order)),
+        [prediction.value for prediction in predictions],
+        examples=examples_in_order,
+        predictions=predictions,
+        files=(file.name, gold.name),
+    )
 
 
 def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
-    """Read a prediction file, whose format is found from its name or its first line."""
-    format = None if str(path) == "-" else format_of(path)
+    """Read a prediction file: JSON Lines, or words in columns with the prediction last."""
+    name, rows, keys, ids = str(path), list[Row](), set[str](), list[Any]()
+    format = "jsonl" if name == "-" else format_of(path)
     no_lines = DataError(
         f"{path}: predictions are read from JSON Lines: write them with `finetune predict --out "
         "FILE.jsonl`."
     )
     if format in ("csv", "xlsx", "parquet"):
         raise no_lines
-    always_utf_8 = str(path) == "-" or format in ("jsonl", "json")
-    opened = open_data(path, encoding=UTF_8 if always_utf_8 else encoding)
-    if opened.format == "json" and opened.first_line().lstrip().startswith("["):
-        raise no_lines
-    if opened.format in ("txt", "tsv", "unknown"):
-        is_json = opened.first_line().lstrip().startswith(("{", "["))
-        opened.format = "jsonl" if is_json else "conll"
-    rows = []
-    if opened.format in ("conll", "conllu"):
-        columns = None if opened.format == "conllu" else {"tags": "-1"}
-        for sentence in read_token_file(opened, columns=columns):
-            words, tags = list(sentence.words), list(sentence.tags or ())
-            rows.append(Row({"words": words, "tags": tags, "id": sentence.key}, sentence.where))
+    if format == "jsonl":
+        lines = read_lines(name, sys.stdin.buffer if name == "-" else path)
     else:
-        rows = list(_json_rows(opened))
+        file = open_data(path, encoding=encoding)
+        first = file.first_line().lstrip()[:1]
+        if file.format == "json" and first == "[":
+            raise no_lines
+        if file.format in ("conll", "conllu") or first not in ("{", "["):
+            return _read_columns(name, file)
+        lines = file.lines
+    for number, line, _ in lines:
+        where = f"{name}:{number}"
+        row = parse_json(line, where, ": was the file cut?")
+        if not isinstance(row, dict):
+            raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
+        for key, value in row.items():
+            if key not in _TYPES or type(value) in _PLAIN[key]:
+                continue
+            if not conforms(value, _TYPES[key]):
+                raise wrong_value(where, key, description(_TYPES[key]), value)
+        rows.append(Row(row, where))
+        ids.append(row.get("id"))
+        keys.add(next(filter(row.__contains__, KEYS), ""))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
-    keys = {key_of_row(row.values) for row in rows}
     if len(keys) > 1 or "" in keys:
         raise DataError(
             f"{path}: each line must have `label`, or each must have `tags`, or each `spans`, "
             "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
         )
-    return Rows.of(str(path), TYPES[KEYS[keys.pop()]], rows)
+    return Rows.of(name, TYPES[KEYS[keys.pop()]], rows, ids)
+
+
+def _read_columns(name: str, file: DataFile) -> Rows:
+    columns = None if file.format == "conllu" else {"tags": "-1"}
+    file.format = "conllu" if file.format == "conllu" else "conll"
+    sentences = list(read_token_file(file, columns=columns))
+    rows = [
+        Row({"words": [*sentence.words], "tags": list(sentence.tags or ())}, sentence.where)
+        for sentence in sentences
+    ]
+    return Rows.of(name, TAGS, rows, [sentence.key for sentence in sentences])
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
@@ -229,7 +254,7 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("positive_label", "text", "text_pair", "choice_text", "where"), str),
     **dict.fromkeys(("lemma", "pos", "label_separator"), str),
-    **dict.fromkeys(("choices", "words", "senses", "subwords"), list[str]),
+    **dict.fromkeys(("choices", "senses", "subwords"), list[str]),
     **dict.fromkeys(("losses", "boundary_losses"), list[float]),
     **dict.fromkeys(("answer", "document"), str | None),
     **dict.fromkeys(("score", "no_answer_score"), float | None),
@@ -238,8 +263,9 @@ _TYPES: dict[str, Any] = {
     "best": list[dict[str, int | float | str | None]],
     "choice": int | None,
     "votes": dict[str, float],
+    "words": list,  # of names, as readers check
     "offsets": list[list[int]] | None,
-    "scores": dict[str, float] | list[float] | None,
+    "scores": dict | list | None,  # a value that is no probability is not known
     "follows": bool,
     "follows_score": float,
 }
@@ -249,27 +275,6 @@ _PLAIN = {
     for key, hint in _TYPES.items()
 }
 """These types and their members: most values have one, which takes no time to see."""
-
-
-def _json_rows(file: DataFile) -> Iterator[Row]:
-    for number, line, _ in file.lines:
-        where = f"{file.name}:{number}"
-        row = parse_json(line, where, ": was the file cut?")
-        if not isinstance(row, dict):
-            raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
-        if row.get("label", "") is None and row.get("withheld") is None:  # a blank text
-            row = {name: v for name, v in row.items() if name not in ("score", "scores")}
-        for key, value in row.items():
-            if key not in _TYPES or type(value) in _PLAIN[key]:
-                continue
-            if not conforms(value, _TYPES[key]):
-                legal = description(_TYPES[key])
-                raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
-        if "tags" in row:
-            check_names(where, "tags", row["tags"], tags=True)
-        if row.get("label") is not None:
-            check_names(where, "label", row["label"])
-        yield Row(row, where)
 
 
 # --- Alignment ------------------------------------------------------------------------------------
@@ -299,43 +304,59 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     files = [read_predictions(path, source.encoding) for path in paths]
     if {file.type for file in files} == {TAGS, SPANS}:
         files = list(map(_with_spelled_spans, files))
-    _check_types(files, [file.type for file in files])
     type = files[0].type
-    usual, vocabulary = source.usual_columns, None
-    if usual is None and (source.gold or source.train):
-        usual = RunFolder.open(paths[0].parent).columns
-    read = partial(
-        type.read_gold, columns=source.columns, usual_columns=usual, encoding=source.encoding
-    )
-    if source.gold is None:
+    if other := next((file for file in files if file.type is not type), None):
+        raise _other_type(files[0], other, other.type)
+    gold = vocabulary = None
+    if source.gold is not None or source.train is not None:
+        gold, vocabulary = _read_source(source, type, paths[0].parent)
+    if gold is None:
         gold = _shared_gold(files, source)
-    else:
-        gold = Rows.of(source.gold, type, list(read(source.gold)))
-    if source.train is not None:
-        if not (type.in_words and type.classes and type.classes.confusions):
-            raise UserError(
-                f"--train {source.train}: it does not apply to {type.name}: leave it out."
-            )
-        vocabulary = TrainingVocabulary.of(list(read(source.train)))
-    elif source.gold is None and type.in_words:
-        vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
+        if vocabulary is None and type.in_words:
+            vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
     with_ids = [file for file in files if file.ids is not None]
     aligned_by = "id" if gold.ids is not None and len(with_ids) == len(files) else "position"
     if gold.ids is None and not type.may_leave_out:
         gold = _in_order(gold, (with_ids or files)[0])
     runs = [replace(join(file, gold), vocabulary=vocabulary) for file in files]
     runs, note = unify(runs, source.positive)
-    _check_types(files, [run.type for run in runs])
     for file, run in zip(files, runs, strict=True):
+        if run.type is not runs[0].type:
+            raise _other_type(replace(files[0], type=runs[0].type), file, run.type)
         if len(run) != len(runs[0]):
             raise DataError(
                 f"{file.name}: {quantity(len(run), 'prediction')}, but {len(runs[0]):,} in "
                 f"{files[0].name}: the files do not belong together, or one was cut."
             )
-    if costs := source.costs or saved_decisions(paths[0].parent).costs:
+    costs = source.costs
+    if costs is None and type.one_class and type.classes:
+        costs = saved_decisions(paths[0].parent).costs
+    if costs:
         runs = [with_costs(run, costs) for run in runs]
     one_file = source.gold is None and len(files) == 1
     return AlignedRuns(runs, gold.name, "" if one_file else aligned_by, note)
+
+
+def _read_source(
+    source: GoldSource, type: PredictionType, run: Path
+) -> tuple[Rows | None, TrainingVocabulary | None]:
+    gold = vocabulary = None
+    usual = source.usual_columns
+    columns = {
+        "columns": source.columns,
+        "usual_columns": RunFolder.open(run).columns if usual is None else usual,
+    }
+    if source.gold is not None:
+        examples = list(type.read_gold(source.gold, **columns, encoding=source.encoding))
+        gold = Rows.of(source.gold, type, examples, [example.key for example in examples])
+    if source.train is not None:
+        if not (type.in_words and type.classes and type.classes.confusions):
+            raise UserError(
+                f"--train {source.train}: it does not apply to {type.name}: leave it out."
+            )
+        examples = list(type.read_gold(source.train, **columns, encoding=source.encoding))
+        vocabulary = TrainingVocabulary.of(examples)
+    return gold, vocabulary
 
 
 def _with_spelled_spans(file: Rows) -> Rows:
@@ -355,13 +376,11 @@ def _with_spelled_spans(file: Rows) -> Rows:
     return replace(file, rows=rows, type=SPANS)
 
 
-def _check_types(files: Sequence[Rows], types: Sequence[PredictionType]) -> None:
-    for file, type in zip(files, types, strict=True):
-        if type is not types[0]:
-            raise DataError(
-                f"{file.name} predicts {type.wording.predicted}, but {files[0].name} "
-                f"{types[0].wording.predicted}: only predictions of one type can be compared."
-            )
+def _other_type(first: Rows, file: Rows, type: PredictionType) -> DataError:
+    return DataError(
+        f"{file.name} predicts {type.wording.predicted}, but {first.name} "
+        f"{first.type.wording.predicted}: only predictions of one type can be compared."
+    )
 
 
 def _shared_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
@@ -379,14 +398,14 @@ def _shared_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
     sides = []
     for file in with_gold:
         rows = enumerate(file.rows)
-        of_rows = [type.gold_of_row(index, row.where, row.values) for index, row in rows]
-        sides.append(Rows.of(file.name, type, of_rows))
+        examples = [type.gold_of_row(index, row.where, row.values) for index, row in rows]
+        sides.append(replace(file, rows=examples))
     first = sides[0]
     for file, gold in zip(with_gold[1:], sides[1:], strict=True):
-        same_type = key_of_row(file.rows[0].values) == key_of_row(with_gold[0].rows[0].values)
-        examples = dict(zip(first.ids or range(len(first.rows)), first.rows, strict=True))
+        same_type = len({"tags" in side.rows[0].values for side in (with_gold[0], file)}) == 1
+        of_first = dict(zip(first.ids or range(len(first.rows)), first.rows, strict=True))
         for id, other in zip(gold.ids or range(len(gold.rows)), gold.rows, strict=True):
-            one = examples.get(id, other)
+            one = of_first.get(id, other)
             if one.inputs != other.inputs or (same_type and type.gold(one) != type.gold(other)):
                 raise UserError(
                     f"{gold.name} has other examples, or other gold, than {first.name}: only "

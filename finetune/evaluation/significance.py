@@ -28,7 +28,6 @@ import numpy as np
 
 from finetune.evaluation import metrics
 from finetune.evaluation.custom_metrics import CustomMetric
-from finetune.evaluation.hierarchy import level_metrics
 from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import Metric
 from finetune.types import UserError, abbreviated, did_you_mean
@@ -119,8 +118,12 @@ def find_metric(metric: str, runs: Sequence[Tables]) -> Metric:
     ``finetune report``.
     """
     type = runs[0].type
-    legal = {name: m for name, m in type.metrics.items() if all(map(m.applies, runs))}
-    legal |= metrics.metrics_of_names(runs[0]) | level_metrics(runs[0])
+    legal = {
+        name: m
+        for name, m in {**type.metrics, **runs[0].further_metrics}.items()
+        if m.applies is None or all(map(m.applies, runs))
+    }
+    legal |= metrics.metrics_of_names(runs[0])
     if metric in legal:
         return legal[metric]
     for run in runs:

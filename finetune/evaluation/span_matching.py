@@ -55,7 +55,8 @@ def match_spans(gold: Collection[Span], predicted: Collection[Span]) -> list[Mat
     equal = set(gold) & set(predicted)
     free_gold, free_predicted = set(gold) - equal, set(predicted) - equal
     matches = [Match(span, span) for span in equal]
-    for pair in sorted(_overlapping(free_gold, free_predicted), key=_closest_first):
+    overlapping = _overlapping(free_gold, free_predicted) if free_gold and free_predicted else ()
+    for pair in sorted(overlapping, key=_closest_first):
         if pair[0] in free_gold and pair[1] in free_predicted:
             free_gold.remove(pair[0])
             free_predicted.remove(pair[1])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.config.description import HIERARCHY, VOTES
 from finetune.data import read_tokens
 from finetune.evaluation import prediction_types
 from finetune.evaluation.significance import holm
@@ -128,6 +129,10 @@ def test_training_data_of_a_run_are_known(runs: Path):
     )
 
 
+OF_DATA = {"a label": (*VOTES, *HIERARCHY), "a set of labels": HIERARCHY}
+"""Metrics of data with votes, and with levels of labels."""
+
+
 def test_the_documentation_lists_every_metric():
     page = Path(__file__).parents[2] / "docs" / "evaluation.md"
     table = page.read_text(encoding="utf-8").split("| prediction | metrics |")[1].split("\n\n")[0]
@@ -150,7 +155,7 @@ def test_the_documentation_lists_every_metric():
         rates = ("span_precision", "span_recall", "relation_precision", "relation_recall")
         whole = {
             metric
-            for metric in prediction_types.TYPES[kinds[name]].metrics
+            for metric in {*prediction_types.TYPES[kinds[name]].metrics, *OF_DATA.get(name, ())}
             if not metric.startswith(rates) and not metric.endswith("_all")  # of vectors
         }
         listed = re.findall("`([a-z0-9_]+)`", cell)
@@ -355,7 +360,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "table.csv good.jsonl --gold gold.jsonl": ("table.csv: predictions are read from JSON Lines",),
     "list.json good.jsonl --gold gold.jsonl": ("list.json: predictions are read from JSON Lines",),
     f"{TWO} --gold no.jsonl": ("no.jsonl does not exist",),
-    "good.jsonl no.jsonl --gold gold.jsonl": ("no.jsonl does not exist",),
+    "good.jsonl no.jsonl --gold gold.jsonl": ("no.jsonl: No such file",),
     f"{TWO} --gold gold.jsonl --metric span_f1": (
         "--metric span_f1 does not fit these predictions: choose span_precision_conll",
         "Perhaps you meant 'span_f1_conll'?",

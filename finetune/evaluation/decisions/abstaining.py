@@ -183,7 +183,9 @@ def abstained_note(tables: Tables) -> str:
     if answered.all():
         return ""
     metric, items = tables.type.metrics[tables.type.default], tables.items
-    forced = replace(tables, items=replace(items, abstained=np.zeros(len(items), bool)))
+    never = np.zeros(len(items), bool)
+    items = replace(items, answer=items.predicted, correct=items.credit, abstained=never)
+    forced = replace(tables, items=items)
     of_answered, of_all = (
         float(metric.value(metric.counts(run)[rows].sum(axis=0)))
         for run, rows in ((tables, answered), (forced, slice(None)))

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from finetune.config.values import conforms
-from finetune.data import DataError
 from finetune.data.questions import QUESTIONS
 from finetune.evaluation.items import (
     Grouping,
@@ -27,6 +26,7 @@ from finetune.evaluation.items import (
     count,
     decided_items,
     probability,
+    wrong_value,
 )
 from finetune.evaluation.metrics import ECE, Metric, mean, ratio
 from finetune.evaluation.prediction_types.labels import TEXT_LENGTHS, num_words
@@ -58,7 +58,8 @@ def _with_items(tables: Tables) -> Tables:
     category = np.select(list(categories.values()), list(categories), "wrong answer")
     columns = {"f1": f1, "has_answer": has_answer, "category": category}
     credit = np.array([exact_match(*pair) for pair in sides])
-    return replace(tables, items=replace(items, credit=credit, columns=columns))
+    correct = credit * ~items.abstained
+    return replace(tables, items=replace(items, credit=credit, correct=correct, columns=columns))
 
 
 def _has_unanswerable(tables: Tables) -> bool:
@@ -79,10 +80,7 @@ def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> Question
         if not conforms(gold, list[dict[str, int | str | None]]) or not all(
             isinstance(answer.get("text"), str) for answer in gold
         ):
-            raise DataError(
-                f'{where}: next to `answer`, `gold` must be a list such as [{{"text": "Oslo", '
-                f'"start": 12}}], not {gold!r:.60}; or name a file with --gold FILE.'
-            )
+            raise wrong_value(where, "gold", 'a list such as [{"text": "Oslo", "start": 12}]', gold)
         answers = tuple(Answer(answer.get("start"), answer["text"]) for answer in gold)
     return Question(
         index,
@@ -99,7 +97,7 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
         return FoundAnswer(answer.get("start"), answer.get("end"), text, score)
 
     if not isinstance(row.get("withheld", ""), str | None):
-        raise DataError(f"{where}: withheld must be an answer, not {row['withheld']!r:.60}.")
+        raise wrong_value(where, "withheld", "an answer", row["withheld"])
     score, best = probability(row.get("score")), row.get("best")
     answer = read(row, row["answer"], score) if row["answer"] else None
     if best is not None:

@@ -19,6 +19,7 @@ from finetune.evaluation.items import (
     Wording,
     decided_items,
     probability,
+    wrong_value,
 )
 from finetune.evaluation.metrics import ECE, Metric, mean, means
 from finetune.evaluation.prediction_types.labels import by_length, text_of_row
@@ -48,10 +49,7 @@ def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> ChoiceQu
     last = len(choices) - 1
     if gold is not None and (type(gold) is not int or gold < 0 or 0 <= last < gold):
         legal = f"from 0 to {last}" if last >= 0 else "from 0"
-        raise DataError(
-            f"{where}: next to `choice`, `gold` must be the number of the right choice, "
-            f"{legal}, not {gold!r:.60}; or name a file with --gold FILE."
-        )
+        raise wrong_value(where, "gold", f"the number of the right choice, {legal}", gold)
     texts = example.text, example.pair
     return ChoiceQuestion(index, *texts, gold, example.where, example.key, choices=choices)
 
@@ -62,7 +60,7 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
     if choice is None:
         return ChoicePrediction(example.id, None, "", ())
     if type(choice) is not int:
-        raise DataError(f"{where}: withheld must be the number of a choice, not {choice!r:.60}.")
+        raise wrong_value(where, "withheld", "the number of a choice", choice)
     if not 0 <= choice < (len(example.choices) or choice + 1):
         raise DataError(
             f"{where}: choice {choice} is outside of the {len(example.choices)} choices "

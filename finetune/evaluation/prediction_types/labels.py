@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from finetune.data import DataError
-from finetune.data.labels import canonical_name, canonical_names, convert_labels, read_votes
+from finetune.data.labels import canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
 from finetune.evaluation import hierarchy
 from finetune.evaluation.items import (
@@ -33,11 +33,11 @@ from finetune.evaluation.items import (
     Wording,
     bucket,
     buckets,
-    check_names,
     decided_items,
     probability,
     right_by_group,
     set_items,
+    wrong_value,
 )
 from finetune.evaluation.metrics import (
     CLASS_METRICS,
@@ -57,7 +57,7 @@ from finetune.evaluation.metrics import (
     weighted_f1,
 )
 from finetune.evaluation.positive import named_positive, positive_label
-from finetune.evaluation.prediction_types import votes
+from finetune.evaluation.prediction_types.votes import vote_metrics
 from finetune.types import TextExample, TextPrediction, UserError, abbreviated, quantity
 
 NO_LABEL = ""
@@ -75,10 +75,7 @@ def _read_gold(file: str, **reading: Any) -> Sequence[TextExample]:
 
 def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     """Read the text of a row with its gold."""
-    gold = row["gold"]
-    if gold is not None:
-        check_names(where, "gold", gold)
-    label = tuple(gold) if isinstance(gold, list) else gold
+    label = _checked(where, "gold", row["gold"])
     text, pair = row.get("text", ""), row.get("text_pair")
     votes = read_votes(row["votes"], where) if "votes" in row else None
     where, key = row.get("where", where), row.get("id")
@@ -86,20 +83,32 @@ def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPrediction:
-    label = NO_LABEL if row["label"] is None else row["label"]
-    scores, score = row.get("scores"), row.get("score")
+    label, scores, score = row["label"], row.get("scores"), row.get("score")
+    if label is None:
+        label = NO_LABEL
+        if row.get("withheld") is None:  # a blank text
+            scores = score = None
     if isinstance(scores, dict):
         score = scores.get(str(label)) if score is None else score
         scores = {name: probability(value, None) for name, value in scores.items()}
     has_all = isinstance(scores, dict) and None not in scores.values()
     return TextPrediction(
         example.id,
-        None if label == NO_LABEL else tuple(label) if isinstance(label, list) else label,
+        None if label == NO_LABEL else _checked(where, "label", label),
         probability(score, None),
         scores if has_all else None,
         row.get("positive_label"),
         separator=row.get("label_separator") or None,
     )
+
+
+def _checked(where: str, key: str, label: Any) -> Any:
+    if label is None or isinstance(label, str):
+        return label
+    names = label if isinstance(label, list) else [label]
+    if not all(isinstance(name, str | float | int) for name in names):
+        raise wrong_value(where, key, "a name, a list of names or a number", label)
+    return tuple(label) if isinstance(label, list) else label
 
 
 def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
@@ -130,19 +139,26 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
             f"{files[1]}: its labels are numbers, but the predictions are names such as "
             f"{predicted[0]!r}: the files do not belong together."
         )
+    left_out = [prediction.decided.get("withheld") for prediction in predictions]
+    abstained = {index: label for index, label in enumerate(left_out) if isinstance(label, str)}
     classes: Any = next((p.scores for p in predictions if p.scores), ())
-    named = {*map(_name, gold)}
-    if named and classes and {*map(canonical_name, classes)}.isdisjoint(map(canonical_name, named)):
+    gold, predicted = (
+        [label if isinstance(label, str) else _name(label) for label in side]
+        for side in (gold, predicted)
+    )
+    names = dict.fromkeys((*gold, *predicted, *abstained.values(), *classes))
+    renamed = canonical_names(names)  # all names or none
+    if (
+        gold
+        and classes
+        and {renamed[label] for label in gold}.isdisjoint(map(renamed.get, classes))
+    ):
         raise DataError(
-            f"{files[1]}: none of its labels ({abbreviated(sorted(named))}) is a label of the "
+            f"{files[1]}: none of its labels ({abbreviated(sorted({*gold}))}) is a label of the "
             f"predictions in {files[0]} ({abbreviated(classes)}): the files do not belong "
             "together, or labels are spelled in another way."
         )
-    left_out = [prediction.decided.get("withheld") for prediction in predictions]
-    abstained = {index: label for index, label in enumerate(left_out) if isinstance(label, str)}
-    names = list(dict.fromkeys(map(_name, (*gold, *predicted, *abstained.values()))))
-    renamed = canonical_names(names)  # all names or none
-    gold, predicted = ([renamed[_name(label)] for label in side] for side in (gold, predicted))
+    gold, predicted = ([renamed[label] for label in side] for side in (gold, predicted))
     predictions = list(predictions)
     for index, label in abstained.items():
         decided = {"withheld": renamed[label]}
@@ -246,7 +262,15 @@ def _label_tables(tables: Tables) -> Tables:
     if positive is None and len(labels) == 2:
         positive = positive_label(labels, Counter(tables.gold))
     separator = next((p.separator for p in tables.predictions), tables.separator)
-    return replace(tables, items=items, positive=positive, separator=separator)
+    tables = replace(tables, items=items, positive=positive, separator=separator)
+    if any(example.votes is not None for example in tables.examples):
+        distributions = [example.label_distribution() for example in tables.examples]
+        tables = replace(tables, distributions=distributions)
+        tables = replace(tables, further_metrics=vote_metrics(tables))
+    if separator is not None:
+        levels = hierarchy.level_metrics(tables, {*labels, *items.gold, *items.answer})
+        tables = replace(tables, further_metrics={**tables.further_metrics, **levels})
+    return tables
 
 
 LABEL = PredictionType(
@@ -261,13 +285,10 @@ LABEL = PredictionType(
         "micro_f1": Metric(item_counts, f1, reported=False),
         "mean_cost": Metric(_cost_counts, mean, attrgetter("costs")),
         **ECE,
-        **votes.METRICS,
-        **hierarchy.METRICS,
     },
     default="accuracy",
     tables=_label_tables,
     groupings=lambda tables: {"text length": by_length(tables, "texts")},
-    further_scores=hierarchy.level_scores,
     classes=Classes("label", {"{}": item_counts}, confusions=True),
     one_class=True,
     **_SHARED,
@@ -311,7 +332,11 @@ def _with_label_items(tables: Tables) -> Tables:
         sides = zip(items.example[missed], items.gold[missed], strict=True)
         items.score[missed] = [1 - scores[index].get(label, math.nan) for index, label in sides]
     separator = next((p.separator for p in tables.predictions), tables.separator)
-    return replace(tables, items=items, separator=separator)
+    tables = replace(tables, items=items, separator=separator)
+    if separator is None:
+        return tables
+    names = {*tables.labels, *items.gold, *items.predicted} - {None}
+    return replace(tables, further_metrics=hierarchy.level_metrics(tables, names))
 
 
 def _every_label(tables: Tables) -> Items:
@@ -331,12 +356,10 @@ LABELS = PredictionType(
         "subset_accuracy": Metric(lambda tables: means(_num_wrong(tables) == 0), mean),
         "hamming_loss": Metric(_hamming_counts, _hamming_loss),
         **ECE,
-        **hierarchy.METRICS,
     },
     default="micro_f1",
     tables=_with_label_items,
     calibrated=_every_label,
-    further_scores=hierarchy.level_scores,
     classes=Classes("label", {"{}": item_counts}),
     **_SHARED,
 )

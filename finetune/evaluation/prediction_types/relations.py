@@ -35,10 +35,10 @@ from finetune.evaluation.metrics import (
     Metric,
     class_counts,
     f1,
-    f1_of_names,
     item_counts,
     macro_f1,
     rates,
+    set_counts,
 )
 from finetune.evaluation.prediction_types.spans import check_words, sentence_of_row, sides_in_words
 from finetune.types import Relation, RelationPrediction, TokenExample
@@ -56,7 +56,7 @@ def _untyped_counts(tables: Tables) -> np.ndarray:
         [{(*r.subject[:2], *r.object[:2], r.label) for r in relations} for relations in side]
         for side in (tables.gold, tables.predicted)
     )
-    return item_counts(replace(tables, items=set_items(gold, predicted)))
+    return set_counts(gold, predicted)
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> RelationPrediction:
@@ -132,7 +132,7 @@ RELATIONS = PredictionType(
     tables=_with_items,
     read_gold=partial(read_gold, relations=True),
     gold_of_row=sentence_of_row,
-    further_scores=f1_of_names,
     sides=sides_in_words,
-    classes=Classes("relation", {"relation_{}_strict": item_counts}),
+    classes=Classes("relation", {"relation_{}_strict": item_counts}, scored=True),
+    in_words=True,
 )

@@ -31,10 +31,10 @@ from finetune.evaluation.items import (
     Wording,
     bucket,
     buckets,
-    check_names,
     count,
     probability,
     set_items,
+    wrong_value,
 )
 from finetune.evaluation.metrics import (
     ECE,
@@ -42,11 +42,11 @@ from finetune.evaluation.metrics import (
     Metric,
     by_example,
     class_counts,
-    f1_of_names,
     item_counts,
     macro_f1,
     rates,
     ratio,
+    set_counts,
 )
 from finetune.evaluation.span_matching import CRITERIA, Match, match_spans
 from finetune.evaluation.training_vocabulary import surface
@@ -59,21 +59,24 @@ SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
 
 # --- Sentences of all types ----------------------------------------------------------------------
 
+ONE_TAG_EACH = "a list with one string for each word"
 # The first value of each subgroup of lengths in words.
 SENTENCE_LENGTHS = (1, 11, 21, 41, 81, 161)
 
 
 def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
     """Read the sentence of a row with its gold."""
-    gold, words = row["gold"] or {}, row.get("words")
-    if not isinstance(gold, Mapping) or not isinstance(words, list):
+    gold: Any = row["gold"] or {}
+    words: Any = row.get("words")
+    if not isinstance(gold, Mapping) or not are_names(words):
         raise DataError(
             f'{where}: next to `words`, `gold` must be an object such as {{"tags": ["B-PER", "O"]}}'
             f' or {{"spans": [[0, 2, "PER"]]}}, not {gold!r:.60}; or name a file with --gold FILE.'
         )
     tags, spans = gold.get("tags"), gold.get("spans")
     if tags is not None:
-        check_names(where, "gold", tags, tags=True)
+        if not are_names(tags):
+            raise wrong_value(where, "gold", ONE_TAG_EACH, tags)
         if len(tags) != len(words):
             raise DataError(
                 f"{where}: {quantity(len(tags), 'gold tag')} for {quantity(len(words), 'word')}."
@@ -82,7 +85,7 @@ def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExam
     misaligned = gold.get("unreachable") or ()
     for name, values, size in (("offsets", offsets or (), 2), ("unreachable", misaligned, 3)):
         if not conforms([*values], list[list[Any]]) or {*map(len, values)} - {size}:
-            raise DataError(f"{where}: {name} must be lists of {size} values, not {values!r:.60}.")
+            raise wrong_value(where, name, f"lists of {size} values", values)
     if offsets is not None and len(offsets) != len(words):
         raise DataError(
             f"{where}: {quantity(len(offsets), 'offset')} for {quantity(len(words), 'word')}."
@@ -103,6 +106,11 @@ def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExam
         key=row.get("id"),
         relations=relations,
     )
+
+
+def are_names(values: Any, type: Any = str) -> bool:
+    """Whether a value of a row is a list of names; of another ``type``, some may be None."""
+    return isinstance(values, list) and all(isinstance(value, type) for value in values)
 
 
 def check_words(where: str, words: Any, example: TokenExample) -> None:
@@ -171,7 +179,7 @@ def _character_counts(tables: Tables) -> np.ndarray:
     for example, prediction, spans in rows:
         gold.append({*words_to_chars(example.offsets, example.spans), *example.misaligned})
         answers.append({*words_to_chars(example.offsets, spans), *prediction.misaligned})
-    return item_counts(replace(tables, items=set_items(gold, answers)))
+    return set_counts(gold, answers)
 
 
 SPAN_METRICS = {
@@ -295,7 +303,7 @@ def _with_items(tables: Tables) -> Tables:
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
     words, text, spans = row.get("words", row.get("tokens")), row.get("text"), row["spans"]
-    if words is not None:
+    if words not in (None, [*example.words]):
         check_words(where, words, example)
     listed = spans if isinstance(spans, list) else []
     values = [span for span in listed if isinstance(span, dict)]
@@ -353,7 +361,7 @@ SPANS = PredictionType(
     read_gold=read_gold,
     gold_of_row=sentence_of_row,
     groupings=span_groupings,
-    further_scores=f1_of_names,
     sides=sides_in_words,
-    classes=Classes("type", {"span_{}_strict": item_counts}, confusions=True),
+    classes=Classes("type", {"span_{}_strict": item_counts}, confusions=True, scored=True),
+    in_words=True,
 )

@@ -9,6 +9,7 @@ span in the first only.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -33,7 +34,7 @@ from finetune.evaluation.items import (
     buckets,
     probability,
     right_by_group,
-    set_items,
+    wrong_value,
 )
 from finetune.evaluation.metrics import (
     CLASS_METRICS,
@@ -41,13 +42,17 @@ from finetune.evaluation.metrics import (
     Metric,
     f1,
     item_counts,
+    mean,
     precision,
     rates,
     recall,
+    set_counts,
 )
 from finetune.evaluation.prediction_types.spans import (
+    ONE_TAG_EACH,
     SENTENCE_LENGTHS,
     SPAN_METRICS,
+    are_names,
     check_words,
     matched_items,
     predicted_scheme,
@@ -106,8 +111,12 @@ def _span_sets(tables: Tables, strict: bool) -> tuple[list[set[Span]], list[set[
 
 
 def _strict_counts(tables: Tables, name: str | None = None) -> np.ndarray:
-    items = set_items(*_span_sets(tables, strict=True))
-    return item_counts(replace(tables, items=items), name)
+    return set_counts(
+        *(
+            [{span for span in spans if name in (None, span.label)} for spans in side]
+            for side in _span_sets(tables, strict=True)
+        )
+    )
 
 
 @lru_cache(maxsize=65536)
@@ -140,10 +149,19 @@ def _word_items(
 
 
 def _words(tables: Tables) -> Items:
-    (scheme, other), predicted = tables.schemes, tables.predicted
-    if scheme is not None and other not in (None, scheme):
-        predicted = [convert_tags(tags, str(other), scheme) for tags in predicted]
-    return _word_items(tables.gold, predicted, tables.predictions)
+    return _word_items(tables.gold, _in_scheme_of_gold(tables), tables.predictions)
+
+
+def _in_scheme_of_gold(tables: Tables) -> Sequence[Sequence[str]]:
+    scheme, other = tables.schemes
+    if scheme is None or other in (None, scheme):
+        return tables.predicted
+    return [convert_tags(tags, str(other), scheme) for tags in tables.predicted]
+
+
+def _right_tags(tables: Tables) -> np.ndarray:
+    pairs = zip(tables.gold, _in_scheme_of_gold(tables), strict=True)
+    return np.array([(sum(map(operator.eq, *sides)), len(sides[0])) for sides in pairs])
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -156,14 +174,16 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
             f"{example.where}: {problem}: tags are scored against a tag for each word; `finetune "
             "ner` predicts nested spans."
         )
+    if not are_names(row["tags"], str | None):  # None: the model abstained
+        raise wrong_value(where, "tags", ONE_TAG_EACH, row["tags"])
     if len(row["tags"]) != len(example.words):
         raise DataError(
             f"{where}: {quantity(len(row['tags']), 'tag')} for the "
             f"{quantity(len(example.words), 'word')} of {example.where}. Every word needs "
             "exactly one."
         )
-    if isinstance(words := row.get("words"), list) and all(isinstance(w, str) for w in words):
-        check_words(where, words, example)
+    if row.get("words") not in (None, [*example.words]):
+        check_words(where, row["words"], example)
     listed, scores = row.get("scores"), tuple[float, ...]()
     if isinstance(listed, list) and len(listed) == len(row["tags"]):
         probabilities = tuple(map(probability, listed))
@@ -197,6 +217,7 @@ _SHARED: dict[str, Any] = {
     "read_gold": read_token_file,
     "gold_of_row": sentence_of_row,
     "sides": sides_in_words,
+    "in_words": True,
 }
 TAGS = PredictionType(
     name="tags",
@@ -205,9 +226,7 @@ TAGS = PredictionType(
         "span_f1_strict": Metric(_strict_counts, f1),
         "span_precision_strict": Metric(_strict_counts, precision, reported=False),
         "span_recall_strict": Metric(_strict_counts, recall, reported=False),
-        "tag_accuracy": Metric(
-            lambda tables: item_counts(replace(tables, items=_words(tables))), recall
-        ),
+        "tag_accuracy": Metric(_right_tags, mean),
         **SPAN_METRICS,
     },
     default="span_f1_conll",

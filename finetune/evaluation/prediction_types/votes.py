@@ -13,17 +13,8 @@ from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import Metric, mean, means, ratio
 
 
-def has_votes(tables: Tables) -> bool:
-    """Whether several annotators labeled some of the texts."""
-    return any(example.votes is not None for example in tables.examples)
-
-
-def _has_distributions(tables: Tables) -> bool:
-    return has_votes(tables) and tables.is_rated and bool(tables.all_probabilities)
-
-
 def _distributions(tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-    sides = [example.label_distribution() for example in tables.examples], tables.all_probabilities
+    sides = tables.distributions, tables.all_probabilities
     names = list(dict.fromkeys(name for side in sides for row in side for name in row))
     canonical = canonical_names(names)
     number = {name: index for index, name in enumerate(dict.fromkeys(canonical.values()))}
@@ -56,13 +47,16 @@ def _majority_shares(tables: Tables) -> np.ndarray:
 
 
 def _entropies_of_votes(tables: Tables) -> np.ndarray:
-    distributions = (list(example.label_distribution().values()) for example in tables.examples)
-    return means(np.concatenate([_entropies(np.array([p])) for p in distributions]))
+    rows = (np.array([list(distribution.values())]) for distribution in tables.distributions)
+    return means(np.concatenate(list(map(_entropies, rows))))
 
 
-METRICS = {
-    "soft_cross_entropy": Metric(_soft_cross_entropies, mean, _has_distributions),
-    "agreement": Metric(_majority_shares, mean, has_votes),
-    "votes_entropy": Metric(_entropies_of_votes, mean, has_votes),
-}
-"""The metrics of texts with votes."""
+def vote_metrics(tables: Tables) -> dict[str, Metric]:
+    """Make the metrics of texts with votes."""
+    metrics = {
+        "agreement": Metric(_majority_shares, mean),
+        "votes_entropy": Metric(_entropies_of_votes, mean),
+    }
+    if not tables.all_probabilities:
+        return metrics
+    return {"soft_cross_entropy": Metric(_soft_cross_entropies, mean), **metrics}
