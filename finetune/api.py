@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 
-from finetune.config.recipes import SMOKE_EVALUATION, MultitaskRecipe, RecipeRun
+from finetune.config.recipes import MultitaskRecipe, RecipeRun
 from finetune.config.tasks import CONFIGS, IN_MEMORY, OTHER_NAMES, TrainConfig
 from finetune.data import Dataset
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
@@ -288,13 +288,6 @@ def train_once(
         task, dataset = on_all_processes(lambda: load_task(config, task_name, data))
         if recipe_run:
             recipe_run.check_splits(dataset.scored_splits)
-        if recipe_run and recipe_run.recipe.is_smoke:
-            splits = {
-                split: rows if split == "train" else rows[:SMOKE_EVALUATION]
-                for split, rows in dataset.splits.items()
-            }
-            note = f"--smoke scores the first {SMOKE_EVALUATION} examples of each split"
-            dataset = replace(dataset, splits=splits, notes=[*dataset.notes, note])
         _describe(task, dataset, reporter)
         result = fit(
             task, dataset, config, folder, reporter, callbacks=callbacks, metrics=metrics, loss=loss

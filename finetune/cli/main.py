@@ -182,7 +182,7 @@ def _command(
         return imported(LISTS[key].command), None
     if is_multitask(recipe):
         return MultitaskOptions, None
-    defaults = recipe_command(recipe, smoke="--smoke" in arguments)
+    defaults = recipe_command(recipe)
     return type(defaults), defaults
 
 

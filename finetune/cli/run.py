@@ -35,15 +35,12 @@ class RecipeCommand(TaskCommand):
 
     recipe: Annotated[str, argument("RECIPE")]
     """Recipe (file or name), or run folder whose settings are used; options override them."""
-    smoke: bool = False
-    """Run a quick check with the `smoke` settings of the recipe."""
 
     @property
     def recipe_run(self) -> RecipeRun:
         """The recipe that the run follows."""
         recipe = load_recipe(self.recipe)
-        followed = recipe.smoke_recipe() if self.smoke else recipe
-        return RecipeRun.of(followed, self.config, recipe.config())
+        return RecipeRun.of(recipe, self.config, recipe.config())
 
     def run(self) -> None:
         """Train one run or several seeds, or show the plan."""
@@ -79,8 +76,6 @@ class RunCommand(RunOptions, Command):
     ones, are listed with the scores that they expect."""
     only: str | None = None
     """List only recipes with this text in their name, task, model or data."""
-    smoke: bool = False
-    """Run a quick check with the `smoke` settings of the recipe."""
 
     def run(self) -> None:
         """List the recipes; with one, its task is run in place of this command."""
@@ -91,12 +86,11 @@ class RunCommand(RunOptions, Command):
         list_recipes(self.only)
 
 
-def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
-    """Build the command with the settings of a recipe, or of its quick check."""
+def recipe_command(path: str) -> RecipeCommand:
+    """Build the command with the settings of a recipe."""
     recipe = load_recipe(path)
-    followed = recipe.smoke_recipe() if smoke else recipe
     cls: type[RecipeCommand] = task_command(recipe.task, RecipeCommand)
-    return cls(recipe=path, smoke=smoke, config=followed.config())
+    return cls(recipe=path, config=recipe.config())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,16 @@
 """Recipes: YAML files with a task's settings and the scores that these settings reach.
 
-The keys of a recipe are the fields of the task's configuration, plus ``task``, ``description``,
-``expected`` (a list of scores with their source) and ``smoke`` (settings for a quick check). The
-``config.json`` of a run is a recipe too.
+The keys of a recipe are the fields of the task's configuration, plus ``task``, ``description``
+and ``expected`` (a list of scores with their source). The ``config.json`` of a run is a recipe too.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,7 @@ from finetune.types import UserError, abbreviated, did_you_mean
 
 NONE_PUBLISHED = "none published"
 """The value of ``expected`` if no source reports a score for the settings of a recipe."""
-OWN_KEYS = ("task", "description", "expected", "smoke")
+OWN_KEYS = ("task", "description", "expected")
 RUN_SETTINGS = "config.json"
 """File in a run folder with the settings of the run."""
 METADATA = frozenset({"task", "fingerprint", "training_fingerprint", "precision_used"}) | {
@@ -51,8 +49,6 @@ MAY_DIFFER = (
     *(name for name, mark in affects_of(TrainConfig).items() if mark.acts and not mark.weights),
 )
 """Settings in which a run that follows a recipe may differ from it."""
-SMOKE_EVALUATION = 200
-"""Examples of each split besides train that a quick check scores."""
 SUITES = "suites"
 """Folder of recipes with the files that list recipes."""
 MULTITASK = "multitask"
@@ -61,16 +57,13 @@ MULTITASK = "multitask"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The content of one recipe file; ``settings`` and ``smoke`` have the types of the fields."""
+    """The content of one recipe file; ``settings`` have the types of the fields."""
 
     path: Path
     task: str
     settings: Mapping[str, Any]
     description: str = ""
     expected: tuple[Expected, ...] = ()
-    smoke: Mapping[str, Any] = field(default_factory=dict)
-    is_smoke: bool = False
-    """Whether this is the quick check of a recipe, with its ``smoke`` settings applied."""
 
     @property
     def run(self) -> Path | None:
@@ -80,8 +73,7 @@ class Recipe:
     @property
     def name(self) -> str:
         """The name of the recipe's runs: its task and the name of its file."""
-        stem = self.run.name if self.run else self.path.stem
-        return f"{self.task}-{stem}{'-smoke' if self.is_smoke else ''}"
+        return f"{self.task}-{self.run.name if self.run else self.path.stem}"
 
     def config(self) -> TrainConfig:
         """Build the configuration; UserError if a value is out of range."""
@@ -89,16 +81,6 @@ class Recipe:
             return CONFIGS[self.task](**self.settings)
         except UserError as error:
             raise UserError(f"{self.path}: {error}") from error
-
-    def smoke_recipe(self) -> Recipe:
-        """Apply the ``smoke`` settings of the recipe; UserError if it has none."""
-        if not self.smoke:
-            raise UserError(
-                f"{self.path} has no `smoke` settings for a quick check: add some, such as "
-                "`smoke: {steps: 3}`, or leave --smoke out."
-            )
-        settings = {**self.settings, **self.smoke}
-        return dataclasses.replace(self, settings=settings, is_smoke=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +218,6 @@ def load_recipe(path: str | Path) -> Recipe:
             f"{did_you_mean(str(task), CONFIGS)}"
         )
     values = {key: value for key, value in content.items() if key not in OWN_KEYS}
-    smoke = content.get("smoke") or {}
-    if not isinstance(smoke, dict):
-        raise UserError(f"{where('smoke')}: smoke must be a mapping of settings, not {smoke!r}.")
     expected = content.get("expected") or []
     if expected == NONE_PUBLISHED:
         expected = []
@@ -257,7 +236,6 @@ def load_recipe(path: str | Path) -> Recipe:
         _with_own_data(path, _typed_settings(where, task, values)),
         str(content.get("description", "")).strip(),
         scores,
-        _with_own_data(path, _typed_settings(where, task, smoke, "smoke")),
     )
 
 

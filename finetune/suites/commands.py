@@ -50,8 +50,6 @@ class SuiteRun(FormatOption, TrainingCommand):
     """Your data for some data sets of the suite: `genia=my-genia rte=data/rte`."""
     dry_run: bool = False
     """Show the runs in order (data, steps, finished runs) without training."""
-    smoke: bool = False
-    """Run a quick check of all recipes with their `smoke` settings."""
     submit: Annotated[str | None, Help("FILE.zip", group="output")] = None
     """Write the files for GLUE's server without training. For each data set, the finished run of
     --seed predicts, or else the run with the best validation score."""
@@ -71,8 +69,7 @@ class LoadedSuite(SuiteRun):
         from finetune.training.run_folder import RUNS
 
         last = (self.model or "").rstrip("/").split("/")[-1]
-        parts = (self.loaded.path.stem, last, "smoke" if self.smoke else "")
-        return Path(self.out or RUNS / "-".join(filter(None, parts)))
+        return Path(self.out or RUNS / "-".join(filter(None, (self.loaded.path.stem, last))))
 
     def run(self) -> None:
         """Train the tasks and print the table, or write the files of --submit."""
@@ -108,7 +105,7 @@ def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
         try:
             settings = parsed(name, task_command(name), training_options)
             settings |= {key: value for key, value in suite_values.items() if value is not None}
-            command = recipe_command(str(task.recipe.path), smoke=run.smoke)
+            command = recipe_command(str(task.recipe.path))
             commands[task.name] = filled(type(command), settings, command)
         except UserError as error:
             raise UserError(f"{task.name}: {error}") from error

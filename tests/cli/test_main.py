@@ -110,18 +110,6 @@ def test_a_recipe_and_its_output_may_have_one_name(calls: list[tuple], recipe: P
     assert [call[2].out for call in calls] == [path]
 
 
-def test_a_quick_check_of_a_recipe(calls: list[tuple], recipe: Path):
-    assert "r.yaml has no `smoke` settings" in run("run", recipe, "--smoke").err
-    recipe.write_text(f"{recipe.read_text()}smoke: {{steps: 2, limit: 60}}\n")
-    run("run", recipe, "--smoke", "--limit", "9")
-    ((_, task, config, recipe_run),) = calls
-    name = recipe_run.recipe.name
-    assert (task, name) == ("tag", "tag-r-smoke"), "its runs are not taken for the recipe's"
-    assert config == TagConfig(steps=2, limit=9, lr=1e-3, overlap=8)
-    assert recipe_run.differing == ("limit", "steps")
-    run("run", "--smoke", recipe).refused(f"a recipe comes first: finetune run {recipe}")
-
-
 def test_positionals_and_options_in_any_order():
     assert parse(["check", "--task", "nli", "folder"]) == Check(source="folder", task="nli")
     predict = Predict(folder="run", text=("-1",), pair="--x")

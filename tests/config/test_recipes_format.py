@@ -41,19 +41,17 @@ columns: [text=a, pair=b]
 expected:
   - {split: test, metric: accuracy, value: 0.9, tolerance: 1e-2, source: "a paper, table 1"}
   - {split: test, metric: f1, value: 1, tolerance: 0.1, source: "b", source_checked: false}
-smoke: {steps: 2}
 """,
         )
     )
     assert recipe.name == "nli-r"
-    assert recipe.task == "nli" and recipe.description == "a test" and recipe.smoke == {"steps": 2}
+    assert recipe.task == "nli" and recipe.description == "a test"
     assert recipe.expected[0] == Expected("test", "accuracy", 0.9, 0.01, "a paper, table 1")
     assert not recipe.expected[1].source_checked
     # YAML 1.1 reads 1e-5 as text: it becomes a number
     assert recipe.config() == NliConfig(
         model="some/model", lr=1e-5, steps=10, columns=("text=a", "pair=b"), resume=False
     )
-    assert recipe.smoke_recipe().config().steps == 2
 
 
 def test_values_get_the_types_of_the_settings(tmp_path: Path):
@@ -83,12 +81,8 @@ STRANGERS = {
 def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
     key = line.partition(":")[0]
     refused = rf"a file cannot set {key}, which .* write {STRANGERS[line]} in the command"
-    for text, number in (
-        (f"task: nli\n{line}\n", 2),
-        (f"task: nli\nsmoke:\n  steps: 3\n  {line}\n", 4),
-    ):
-        with pytest.raises(UserError, match=f"r.yaml:{number}: {refused}"):
-            load_recipe(written(tmp_path, text))
+    with pytest.raises(UserError, match=f"r.yaml:2: {refused}"):
+        load_recipe(written(tmp_path, f"task: nli\n{line}\n"))
     tasks = "tasks:\n  a: {task: nli}\n  b:\n    task: tag\n"
     for text, number in (
         (f"task: multitask\n{line}\n{tasks}", 2),
@@ -107,7 +101,6 @@ def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
         ("task: [\n", "r.yaml:2: not valid YAML"),
         ("task: nli\n\nbatchsize: 3\n", r"r.yaml:3: unknown setting 'batchsize' .*'batch_size'\?"),
         ("task: tag\nthreshold: 0.3\n", "r.yaml:2: unknown setting 'threshold' for task tag"),
-        ("task: nli\nsmoke: 3\n", "r.yaml:2: smoke .* mapping"),
         ("task: nli\nlr: {a: 1}\n", "r.yaml:2: lr must be a number, not {.a.: 1}"),
         ("task: nli\nsteps: 2.5\n", "r.yaml:2: steps must be a whole number, not 2.5"),
         ("task: nli\nsteps: yes\n", "r.yaml:2: steps must be a whole number, not True"),
@@ -160,7 +153,7 @@ def test_data_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     folder = tmp_path / "mine"
     (folder / "data").mkdir(parents=True)
     written(folder / "data", "x")
-    text = "task: classify\nsmoke: {data: data, steps: 1}\ndata: "
+    text = "task: classify\ndata: "
     train = next((folder / "data").iterdir())
     (folder / "a,b.jsonl").touch()
     cases = {
@@ -175,7 +168,6 @@ def test_data_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     for data, expected in cases.items():
         recipe = load_recipe(written(folder, text + data).relative_to(tmp_path))
         assert recipe.settings["data"] == expected
-        assert recipe.smoke["data"] == str(folder / "data")
 
 
 def test_find_recipes(tmp_path: Path):

@@ -278,7 +278,6 @@ def recipe_cases() -> Iterator[Case]:
         "columns has a mapping": b"task: classify\ncolumns: [{text: a}]\n",
         "expected is a number": b"task: classify\nexpected: 3\n",
         "expected has a number": b"task: classify\nexpected: [3]\n",
-        "smoke is a list": b"task: classify\nsmoke: [3]\n",
         "a bad date": b"task: classify\nlr: 2020-13-45\n",
         "a date": b"task: classify\nlr: 2020-01-01\n",
         "binary data": b"task: classify\nlr: !!binary zzz\n",

@@ -17,8 +17,7 @@ batch_size: 8
 max_length: 48
 lr: 1e-3
 precision: fp32
-{more}smoke: {{steps: 2, limit: 20}}
-"""
+{more}"""
 EXPECTED = """expected:
   - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: a made-up paper}
 """

@@ -88,8 +88,8 @@ def test_glue_from_the_hub_to_its_server(hub: Hub, tmp_path: Path, monkeypatch: 
     save_tiny_checkpoint(hub.model("lab/tiny"), "roberta")
     monkeypatch.chdir(tmp_path)
     small_server(monkeypatch)
-    run("run", "glue", "--smoke", *"--model lab/tiny --max-length 32 --steps 2".split()).ok()
-    folder = Path("runs/glue-tiny-smoke")
+    run("run", "glue", *"--model lab/tiny --max-length 32 --steps 2 --limit 60".split()).ok()
+    folder = Path("runs/glue-tiny")
     content = json.loads((folder / "suite.json").read_text("utf-8"))
     by_name: dict[str, list[float]] = {}
     for each in content["scores"]:

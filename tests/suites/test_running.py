@@ -102,7 +102,7 @@ def test_the_same_command_continues_and_other_settings_are_refused(
 
 def test_options_apply_to_all_tasks(suite: Path, tmp_path: Path):
     out = tmp_path / "out"
-    words = ("--only", "follow,mood", "--smoke", "--max-length", "32", "--out", out)
+    words = ("--only", "follow,mood", "--limit", "20", "--max-length", "32", "--out", out)
     outcome = run("run", suite, *words, "--format", "latex").ok()
     for name in ("pairs", "follow", "mood"):
         saved = json.loads((out / name / "seed-1/config.json").read_text("utf-8"))
@@ -158,12 +158,12 @@ def test_a_failure_loses_no_other_task(
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(running, "plan_seeds", failing)
-        outcome = run("run", suite, "--smoke", "--out", out)
+        outcome = run("run", suite, "--limit", "20", "--out", out)
     outcome.refused("error: 2 of 4 data sets failed (pairs, follow)")
     assert f"pairs failed: {tmp_path}: No space left on device." in outcome.out
     assert "follow failed: not run, because pairs failed" in outcome.out
     assert "Average: none yet, as follow, pairs lacks scores." in outcome.out
-    outcome = run("run", suite, "--smoke", "--out", out).ok()
+    outcome = run("run", suite, "--limit", "20", "--out", out).ok()
     assert outcome.err.count("finished: kept") == 2 and content_of(out)["average"]
 
 
