@@ -80,7 +80,9 @@ SEED = Limit(lambda value: 0 <= value < 2**32, "from 0 to 4294967295")
 FREEZE = matching("none|embeddings|all|[0-9]{1,4}", "none, embeddings, all, or a number of layers")
 _CONTEXT = matching("none|doc|0*[1-9][0-9]{0,5}", "none, doc, or a number of subwords, 1 or more")
 LOSS_NAME = matching(
-    f"ce|focal(:{_NUMBER})?", "ce, focal or focal:GAMMA (for weights see --class-weights)"
+    f"ce|(focal|logit-adjusted)(:{_NUMBER})?",
+    "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
+    "--class-weights)",
 )
 _LORA = matching(
     "0*[1-9][0-9]{0,8}(:[^:,]+(,[^:,]+)*)?",
@@ -405,8 +407,10 @@ class LabelConfig(TrainConfig):
     """Weight of each class in the loss: `none`, `auto` or `a=1,b=2.5`. `auto` is the inverse
     frequency."""
     loss: Annotated[str, LOSS_NAME] = "ce"
-    """Loss: cross entropy (`ce`), or focal loss (`focal:GAMMA`), which gives less weight to
-    correctly predicted examples (γ is 2 by default)."""
+    """Loss: cross entropy (`ce`), focal loss (`focal:GAMMA`), which gives less weight to correctly
+    predicted examples (γ is 2 by default), or logit-adjusted cross entropy (`logit-adjusted:TAU`),
+    which adds τ (default 1) times the logarithms of the class frequencies to the logits, for
+    balanced errors."""
     label_smoothing: Annotated[float, SHARE] = 0.0
     """Fraction of the gold probability that the loss spreads evenly over all classes, or over yes
     and no of each of several labels (Szegedy et al., 2016); 0.1 is usual."""
@@ -419,11 +423,10 @@ class LabelConfig(TrainConfig):
     """Mix in data of an earlier run, so that a model that learns new labels keeps the old ones:
     SHARE examples for each new one (default 1). Its test split is also scored, as test_old."""
 
-    @property
-    def focal_gamma(self) -> float | None:
-        """The exponent of the focal loss; None for cross entropy."""
-        name, _, gamma = self.loss.partition(":")
-        return float(gamma or 2) if name == "focal" else None
+    def loss_number(self, name: str) -> float | None:
+        """The number of a loss, γ of `focal` or τ of `logit-adjusted`; None if it is another."""
+        loss, _, number = self.loss.partition(":")
+        return float(number or {"focal": 2, "logit-adjusted": 1}[name]) if loss == name else None
 
     @property
     def replayed(self) -> tuple[str, float] | None:
@@ -440,7 +443,13 @@ class LabelConfig(TrainConfig):
                 "is part of the built-in loss, which --custom-loss replaces: leave one of them "
                 "out.",
             )
-        if self.focal_gamma is not None:
+        if self.loss_number("logit-adjusted") is not None:
+            self._refuse(
+                ("class_weights", "sampling"),
+                f"must be left out with --loss {self.loss}, which itself corrects for the "
+                "frequency of the classes.",
+            )
+        if self.loss_number("focal") is not None:
             self._refuse(
                 ("label_smoothing",),
                 f"does not go with --loss {self.loss}, which depends on the probability of one "
@@ -729,6 +738,11 @@ class NerConfig(WordConfig):
             ("label_smoothing",),
             "does not apply to spans, as nearly all candidates have no type: leave it out.",
         )
+        if self.loss_number("logit-adjusted") is not None:
+            raise UserError(
+                f"--loss {self.loss} does not apply to spans, as nearly all candidates have no "
+                "type: use --loss focal, or --calibrate one."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

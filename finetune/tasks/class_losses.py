@@ -1,16 +1,17 @@
-"""Losses over classes: cross entropy and focal loss, with weights of classes.
+"""Losses over classes: cross entropy, focal and logit-adjusted, with weights of classes.
 
-Focal: Lin, Goyal, Girshick, He & Dollár 2017, "Focal Loss for Dense Object Detection". Label
-smoothing: Szegedy, Vanhoucke, Ioffe, Shlens & Wojna 2016, "Rethinking the Inception Architecture
-for Computer Vision".
+Focal: Lin, Goyal, Girshick, He & Dollár 2017, "Focal Loss for Dense Object Detection". Logit
+adjustment: Menon et al. 2021, "Long-Tail Learning via Logit Adjustment". Label smoothing: Szegedy,
+Vanhoucke, Ioffe, Shlens & Wojna 2016, "Rethinking the Inception Architecture for Computer Vision".
 
 Shapes: N rows, C classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -39,9 +40,38 @@ def class_weights(
     return tuple(weights.get(name, 1.0) for name in labels)
 
 
-def loss_targets(weights: Sequence[float] | None) -> dict[str, Tensor]:
-    """Make the input ``class_weight`` [C] of the losses, to send to the device with gold."""
-    return {} if weights is None else {"class_weight": torch.tensor(weights, dtype=torch.float32)}
+def class_shift(
+    config: LabelConfig,
+    labels: Iterable[str],
+    counts: Mapping[str, int],
+    total: int,
+    independent: bool = False,
+) -> tuple[float, ...] | None:
+    """Compute what logit adjustment adds to the logits [C]; None without it.
+
+    That is tau log pi for the fraction pi of the ``total`` with each label, and tau log(pi / (1 -
+    pi)) of ``independent`` labels. The decision on the logits alone then minimizes the mean error
+    of the classes (Menon et al., equation 10). Labels without examples get 0, so that the loss does
+    not raise them. A label of all examples is taken to be missing in half an example.
+    """
+    if (tau := config.loss_number("logit-adjusted")) is None:
+        return None
+    pi = np.array([min(counts.get(name, 0), total - 0.5) / total or 1.0 for name in labels])
+    shift: list[float] = (tau * np.log(pi / (1 - pi) if independent else pi)).tolist()
+    return tuple(shift)
+
+
+def loss_targets(
+    weights: Sequence[float] | None, shift: Sequence[float] | None = None
+) -> dict[str, Tensor]:
+    """Make the inputs ``class_weight`` and ``shift`` [C] of the losses, to send to the device with
+    gold."""
+    inputs = {"class_weight": weights, "shift": shift}
+    return {
+        name: torch.tensor(values, dtype=torch.float32)
+        for name, values in inputs.items()
+        if values is not None
+    }
 
 
 def class_losses(
@@ -54,7 +84,7 @@ def class_losses(
     is the weight of gold.
     """
     losses = functional.cross_entropy(
-        logits,
+        _shifted(logits, loss_inputs),
         target,
         ignore_index=IGNORED,
         reduction="none",
@@ -77,7 +107,7 @@ def vote_losses(
     (Peterson, Battleday, Griffiths & Russakovsky 2019, "Human uncertainty makes classification more
     robust").
     """
-    losses, target = -logits.log_softmax(-1), target.to(logits.dtype)
+    losses, target = -_shifted(logits, loss_inputs).log_softmax(-1), target.to(logits.dtype)
     if smoothing := config.label_smoothing:
         losses = losses * (1 - smoothing) + losses.mean(-1, keepdim=True) * smoothing
     if (weights := loss_inputs.get("class_weight")) is not None:
@@ -93,12 +123,12 @@ def label_losses(
     The weight of a class applies to examples with the label. ``loss_inputs`` are ``loss_targets``.
     Targets are 0 and 1, or probabilities. Label smoothing e turns them into e / 2 and 1 - e / 2.
     """
-    target = target.to(logits.dtype)
+    logits, target = _shifted(logits, loss_inputs), target.to(logits.dtype)
     if smoothing := config.label_smoothing:
         target = target * (1 - smoothing) + smoothing / 2
     if (weights := loss_inputs.get("class_weight")) is not None:
         weights = weights.to(logits.dtype)
-    focal = config.focal_gamma is not None
+    focal = config.loss_number("focal") is not None
     losses = functional.binary_cross_entropy_with_logits(
         logits, target, pos_weight=None if focal else weights, reduction="none"
     )
@@ -108,8 +138,13 @@ def label_losses(
     return losses
 
 
+def _shifted(logits: Tensor, loss_inputs: Mapping[str, Tensor]) -> Tensor:
+    shift = loss_inputs.get("shift")
+    return logits if shift is None else logits + shift.to(logits.dtype)
+
+
 def _focal(config: LabelConfig, losses: Tensor) -> Tensor:
-    if config.focal_gamma is None:
+    if (gamma := config.loss_number("focal")) is None:
         return losses
     # the power has no gradient at 0 for gamma < 1
-    return (-torch.expm1(-losses)).clamp_min(1e-12) ** config.focal_gamma * losses
+    return (-torch.expm1(-losses)).clamp_min(1e-12) ** gamma * losses

@@ -41,6 +41,7 @@ from finetune.tasks.base import Fitted, Scores, SequencesOfExamples, Task, Windo
 from finetune.tasks.calibration import read_thresholds
 from finetune.tasks.class_losses import (
     class_losses,
+    class_shift,
     class_weights,
     label_losses,
     loss_targets,
@@ -61,6 +62,8 @@ class TextState(TaskState, TextDecoder):
     config: TextConfig
     problem: Problem
     class_weights: tuple[float, ...] | None = None
+    class_shift: tuple[float, ...] | None = None
+    """What logit adjustment adds to the logits."""
     votes: bool = False
     """True if the loss compares with the votes of annotators, who disagree on training texts."""
     positive: str | None = None
@@ -125,6 +128,7 @@ class TextClassificationTask(Task):
             **fields,
             "labels": labels,
             "class_weights": weights,
+            "class_shift": class_shift(config, labels, counts, len(train), problem == "multi"),
             "positive": positive,
             "votes": votes,
         }
@@ -165,7 +169,7 @@ class TextClassificationTask(Task):
         for name in ("votes", "label") if state.problem == "multi" else ("votes",):
             if name in targets:
                 targets[name] = targets[name].reshape(-1, len(state.labels))
-        return targets | loss_targets(state.class_weights)
+        return targets | loss_targets(state.class_weights, state.class_shift)
 
     def model(self, folder: str | Path | None = None) -> Any:
         config = self.state.config

@@ -31,7 +31,7 @@ from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import FlatSequences
 from finetune.tasks.base import Fitted, Scores, Windows, WindowTargets
-from finetune.tasks.class_losses import class_losses, class_weights, loss_targets
+from finetune.tasks.class_losses import class_losses, class_shift, class_weights, loss_targets
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
@@ -55,6 +55,8 @@ class TagState(WordState, TagDecoder):
     source: str | None
     """The tag scheme of the training data."""
     class_weights: tuple[float, ...] | None = None
+    class_shift: tuple[float, ...] | None = None
+    """What logit adjustment adds to the logits."""
 
     @property
     def prediction_type(self) -> str:
@@ -111,11 +113,12 @@ class TokenClassificationTask(WordTask):
                 labels = list(data.label_order)
             sentences = (convert_tags(tags, source, scheme) for tags in sentences)
         fields: dict[str, Any] = {"labels": LabelSet(labels), "source": source, "scheme": scheme}
-        if config.class_weights == "none":
+        if config.class_weights == "none" and config.loss == "ce":
             return fields
         counts = Counter(chain.from_iterable(sentences))
         weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
-        return fields | {"class_weights": weights}
+        shift = class_shift(config, labels, counts, counts.total())
+        return fields | {"class_weights": weights, "class_shift": shift}
 
     def _window_targets(self, example: TokenExample, windows: Windows) -> WindowTargets:
         tags = self._gold_classes(example) or [IGNORED] * len(example.words)
@@ -148,7 +151,7 @@ class TokenClassificationTask(WordTask):
         """For a CRF also ``allowed`` [W, C], the possible tags of words, if some tag is unknown."""
         state, targets = self.state, super()._targets(sequences)
         if not state.config.crf:
-            return targets | loss_targets(state.class_weights)
+            return targets | loss_targets(state.class_weights, state.class_shift)
         return targets | allowed_tags(targets["tag"], len(state.labels))
 
     def model(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:

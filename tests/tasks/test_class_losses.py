@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional
@@ -9,12 +11,14 @@ from torch.nn import functional
 from finetune.config.tasks import ClassifyConfig
 from finetune.tasks.class_losses import (
     class_losses,
+    class_shift,
     label_losses,
     loss_targets,
     vote_losses,
 )
 from finetune.types import IGNORED
 
+LABELS, COUNTS = ["a", "b", "c"], {"a": 70, "b": 20, "c": 10}
 LOGITS = torch.randn(9, 3, dtype=torch.double, generator=torch.Generator().manual_seed(1))
 CLASSES = torch.tensor([0, 1, 2, 0, IGNORED, 1, 2, 2, 0])
 KNOWN = CLASSES != IGNORED
@@ -23,12 +27,15 @@ WEIGHTS = (0.5, 1.0, 3.0)
 
 
 def of_classes(loss: str, weights: tuple[float, ...] | None = None) -> list[torch.Tensor]:
-    losses = class_losses(ClassifyConfig(loss=loss), LOGITS, CLASSES, loss_targets(weights))
-    return [each[KNOWN] for each in losses]
+    config = ClassifyConfig(loss=loss)
+    targets = loss_targets(weights, class_shift(config, LABELS, COUNTS, 100))
+    return [each[KNOWN] for each in class_losses(config, LOGITS, CLASSES, targets)]
 
 
 def of_labels(loss: str, weights: tuple[float, ...] | None = None) -> torch.Tensor:
-    return label_losses(ClassifyConfig(loss=loss), LOGITS, SETS, loss_targets(weights))
+    config = ClassifyConfig(loss=loss)
+    shift = class_shift(config, LABELS, COUNTS, 100, independent=True)
+    return label_losses(config, LOGITS, SETS, loss_targets(weights, shift))
 
 
 def test_weighted_mean_is_that_of_torch() -> None:
@@ -62,12 +69,14 @@ def test_focal_gradient_is_finite_where_the_model_is_certain(gamma: str) -> None
     assert logits.grad is not None and logits.grad.isfinite().all()
 
 
-def test_label_smoothing_by_hand() -> None:
+@pytest.mark.parametrize("loss", ["ce", "logit-adjusted"])
+def test_label_smoothing_by_hand(loss: str) -> None:
     """Cross entropy with probabilities 1 - e + e / C of gold and e / C of other classes."""
-    config = ClassifyConfig(label_smoothing=0.3)
-    losses, weights = class_losses(config, LOGITS, CLASSES, loss_targets(WEIGHTS))
+    config = ClassifyConfig(label_smoothing=0.3, loss=loss)
+    targets = loss_targets(WEIGHTS, class_shift(config, LABELS, COUNTS, 100))
+    losses, weights = class_losses(config, LOGITS, CLASSES, targets)
     q = functional.one_hot(CLASSES[KNOWN], 3).double() * 0.7 + 0.1
-    logs = LOGITS.log_softmax(-1)[KNOWN]
+    logs = (LOGITS + targets.get("shift", torch.zeros(3)).double()).log_softmax(-1)[KNOWN]
     expected = torch.tensor(WEIGHTS).double()[CLASSES[KNOWN]]
     torch.testing.assert_close(losses[KNOWN], -(q * logs).sum(-1) * expected)
     assert losses[~KNOWN].tolist() == weights[~KNOWN].tolist() == [0.0]
@@ -78,17 +87,43 @@ def test_label_smoothing_by_hand() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("tau", [0.0, 1.0, 1.5])
+def test_logit_adjusted_loss_is_its_formula(tau: float) -> None:
+    """log(1 + sum over other classes o of (pi_o / pi_y)^tau e^(f_o - f_y)) (Menon et al.)."""
+    losses, _ = of_classes(f"logit-adjusted:{tau}")
+    for loss, f, y in zip(losses, LOGITS[KNOWN], CLASSES[KNOWN].tolist(), strict=True):
+        pi = [0.7, 0.2, 0.1]
+        others = [(pi[o] / pi[y]) ** tau * (f[o] - f[y]).exp() for o in range(3) if o != y]
+        torch.testing.assert_close(loss, (1 + sum(others)).log(), atol=1e-6, rtol=1e-6)
+    odds = torch.tensor([0.7 / 0.3, 0.2 / 0.8, 0.1 / 0.9], dtype=torch.double)
+    expected = functional.binary_cross_entropy_with_logits(
+        LOGITS + tau * odds.log(), SETS.double(), reduction="none"
+    )
+    found = of_labels(f"logit-adjusted:{tau}")
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_labels_without_examples_and_of_all_examples_stay_finite() -> None:
+    config = ClassifyConfig(loss="logit-adjusted")
+    shift = class_shift(config, ["x", "y", "z"], {"x": 4, "y": 1}, 4)
+    assert shift == pytest.approx((math.log(0.875), math.log(0.25), 0.0))
+    assert class_shift(ClassifyConfig(), ["x"], {"x": 1}, 1) is None
+    independent = class_shift(config, ["x", "y"], {"x": 4, "y": 1}, 4, independent=True)
+    assert independent == pytest.approx((math.log(7), math.log(1 / 3)))
+
+
 SHARES = torch.rand(9, 3, dtype=torch.double, generator=torch.Generator().manual_seed(3))
 SHARES /= SHARES.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("loss", ["ce", "focal:0.5", "focal"])
+@pytest.mark.parametrize("loss", ["ce", "focal:0.5", "focal", "logit-adjusted"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_loss_of_votes_is_the_mean_over_votes(loss: str, smoothing: float) -> None:
     if loss.startswith("focal") and smoothing:
         return
     config = ClassifyConfig(loss=loss, label_smoothing=smoothing)
-    targets = loss_targets(WEIGHTS)
+    weights = None if loss == "logit-adjusted" else WEIGHTS
+    targets = loss_targets(weights, class_shift(config, LABELS, COUNTS, 100))
     losses, sums = vote_losses(config, LOGITS, SHARES, targets)
     each = [class_losses(config, LOGITS, torch.full((9,), c), targets) for c in range(3)]
     expected = sum(SHARES[:, c] * own for c, (own, _) in enumerate(each))

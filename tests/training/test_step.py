@@ -102,6 +102,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "bilstm": ("classify", {"bilstm": True, "max_length": 12}),
     "class weights": ("classify", {"class_weights": "auto"}),
     "focal": ("classify", {"loss": "focal"}),
+    "logit-adjusted": ("classify", {"loss": "logit-adjusted"}),
     "several labels of spans": ("ner", {"multi_label": True}),
     "deberta": ("classify", {"model": "deberta-v2"}),
     "pretrain on lines": ("pretrain", {}),
@@ -109,7 +110,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 LIKE_OTHERS = {"windows", "nli 3", "pos", "ranking", "poly", "bilstm", "class weights", *SLOW}
-LIKE_OTHERS |= {"several labels of spans", "mirror", "cosine", "prompt", "simcse"}
+LIKE_OTHERS |= {"logit-adjusted", "several labels of spans", "mirror", "cosine", "prompt", "simcse"}
 LIKE_OTHERS |= {"few-shot", "nsp", "softmax", "pretrain on lines"}
 """Cases whose steps run what others do: they differ in their data, or decode otherwise."""
 
