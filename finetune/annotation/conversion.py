@@ -93,8 +93,7 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
             omitted[which, what] = names
     if of_words and to != "conll":  # in JSON Lines, words may be without a text
         rows = [
-            row if to == "jsonl" and row.example.text is None else with_text(row, omitted)
-            for row in rows
+            row if to == "jsonl" and row.example.text is None else with_text(row) for row in rows
         ]
     if to == "conll":
         with replace_file(output, follow=True) as file:

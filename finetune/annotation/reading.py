@@ -123,8 +123,7 @@ def _of_texts(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Anno
     if predicted and "label" not in columns:  # `score` is a probability
         table.header = [name for name in table.header if name != "score"]
     make = texts.TextReader().choose(table, rows, columns, "read")
-    named = "answer" in table.read.values()  # then its values are labels or texts
-    kept, notes = (rows, []) if named else _without_skipped(rows)
+    kept, notes = _without_skipped(rows)
     examples = [make(index, row) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
     annotated = _rows(converted[""], kept, {*table.read.values()})
@@ -140,13 +139,6 @@ def _without_skipped(rows: list[Row]) -> tuple[list[Row], list[str]]:
 def _of_words(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Annotations:
     columns = {role: name for role, name in columns.items() if role in token_rows.ROLES}
     kept, notes = _without_skipped(rows)
-    abstained = []
-    for number, row in enumerate(kept):
-        tags = row.values.get("tags")
-        if isinstance(tags, list) and None in tags:
-            abstained.append(_name(row))
-            kept[number] = row._replace(values={**row.values, "tags": None})
-    notes += counted(abstained, "with abstained tags", "read without tags")
     chosen = word_columns(table, columns, kept)
     spans = chosen["spans"]
     sentences = []

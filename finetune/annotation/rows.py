@@ -103,20 +103,12 @@ def merged(
     return {**joined, **last}
 
 
-def with_text(row: AnnotatedRow, omitted: Omissions) -> AnnotatedRow:
-    """Give the words of a row a text, joined by blanks if it has none; drop and count spans of
-    empty words."""
+def with_text(row: AnnotatedRow) -> AnnotatedRow:
+    """Give the words of a row a text, joined by blanks if it has none."""
     example = row.example
     if example.text is None:
         ends = accumulate(len(word) + 1 for word in example.words)
         pairs = zip(example.words, ends, strict=True)
         offsets = tuple((end - 1 - len(word), end - 1) for word, end in pairs)
         example = replace(example, text=" ".join(example.words), offsets=offsets)
-    if example.spans:
-        chars = words_to_chars(example.offsets or (), example.spans)
-        both = zip(example.spans, chars, strict=True)
-        kept = tuple(span for span, (start, end, _) in both if start < end)
-        if len(kept) < len(example.spans):
-            omitted["with spans of empty words", "these spans are not written"].append(row.name)
-            example = replace(example, spans=kept)
     return replace(row, example=example)

@@ -74,8 +74,6 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
     """Probability threshold of answers, instead of the model's: a number, or NAME=P,NAME=P for
     labels of texts and span types. Below it, the model abstains (null), or predicts the other label
     if there are two."""
-    inventory: str | None = None
-    """Folder of WordNet's files for a run of `wsd`, if they have moved."""
 
     @property
     def shares_work(self) -> bool:
@@ -99,8 +97,6 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             raise UserError("--explain is for trained models: leave it out.")
         if (predict := self._predictor) is not None:
             predict(self)
-        elif self.inventory is not None:
-            raise UserError("--inventory is for runs of wsd: leave it out.")
         else:
             self._predict()
 

@@ -42,8 +42,6 @@ class Serve(Command):
     """Largest request body in bytes."""
     max_examples: int = 256
     """Largest number of examples in a request."""
-    max_characters: int = 20_000
-    """Largest number of characters in an example."""
     max_waiting: int = 512
     """Largest number of waiting requests of a model; more requests get status 503."""
     batch_size: int = 64
@@ -51,7 +49,7 @@ class Serve(Command):
 
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then finish the requests under way."""
-        for name in ("max_bytes", "max_examples", "max_characters", "max_waiting", "batch_size"):
+        for name in ("max_bytes", "max_examples", "max_waiting", "batch_size"):
             if (value := getattr(self, name)) < 1:
                 raise UserError(f"{flag(name)} {value}: must be at least 1.")
         if missing := [name for name in ("fastapi", "uvicorn") if not find_spec(name)]:

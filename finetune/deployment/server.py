@@ -135,11 +135,6 @@ class ServedModel:
         if not legal or not values.keys() <= {*reader.input_keys}:
             keys = ", ".join(reader.input_keys)
             raise UserError(f"{where}: {', '.join(values) or 'nothing'}: this model reads {keys}.")
-        texts = sum(len(value) for value in values.values() if isinstance(value, str))
-        lists = [text for value in values.values() if isinstance(value, list) for text in value]
-        size = texts * max(1, len(values.get("choices", ()))) + sum(len(text) + 1 for text in lists)
-        if size > self.limits.max_characters:
-            raise _too_large(f"{where}: characters", size, self.limits.max_characters)
         fields: list[Any] = list(values.values())
         inputs = values if is_row else fields[0] if len(fields) == 1 else fields
         return cast("Example", reader.example(0, inputs, where))

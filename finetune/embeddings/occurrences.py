@@ -114,10 +114,9 @@ def find_occurrences(
 ) -> Occurrences:
     """Sample at most ``limit`` occurrences of each word, in the order of the data.
 
-    Memory does not grow with the number of texts. A text or sentence that occurs again counts once.
-    The label of an occurrence is the label of its text, the sense of a target (which matches by its
-    lemma, in all forms), the type of the innermost span around it, or the tag of its first word
-    without the prefix of the tag scheme.
+    A text or sentence that occurs again counts once. The label of an occurrence is the label of its
+    text, the sense of a target (which matches by its lemma, in all forms), the type of the
+    innermost span around it, or the tag of its first word without the prefix of the tag scheme.
 
     Args:
         examples: Texts or sentences.
@@ -134,31 +133,26 @@ def find_occurrences(
     for name, texts in words.items():
         for text in map(_fold, texts):
             forms |= dict.fromkeys((tuple(split_words(text)[0]), tuple(text.split())), name)
-    generator = random.Random(seed)
-    drawn: dict[str, list[tuple[int, Occurrence]]] = {name: [] for name in words}
-    contexts: set[int] = set()
+    uses: dict[str, list[Occurrence]] = {name: [] for name in words}
+    contexts = set()
     result = Occurrences()
-    for number, example in enumerate(examples):
+    for example in examples:
         result.num_texts += 1
         for occurrence in _find(example, forms):
             key = hash((occurrence.word, occurrence.words, occurrence.start))
-            if key in contexts:
-                continue
-            contexts.add(key)
-            result.counts[occurrence.word] += 1
-            sample = drawn[occurrence.word]  # reservoir sampling
-            if len(sample) < limit:
-                sample.append((number, occurrence))
-            elif (index := generator.randrange(result.counts[occurrence.word])) < limit:
-                sample[index] = (number, occurrence)
-    for name, sample in drawn.items():
-        if not sample:
+            if key not in contexts:
+                contexts.add(key)
+                uses[occurrence.word].append(occurrence)
+    for name, occurrences in uses.items():
+        if not occurrences:
             raise UserError(
                 f"--word {name}: none of the {result.num_texts:,} texts has it: give other texts, "
                 f"or its forms, such as {name}/{name.upper()}."
             )
-        sample.sort(key=lambda item: (item[0], item[1].start))
-        result.sample += [occurrence for _, occurrence in sample]
+        size = len(occurrences)
+        result.counts[name] = size
+        numbers = sorted(random.Random(seed).sample(range(size), min(size, limit)))
+        result.sample += [occurrences[number] for number in numbers]
     return result
 
 

@@ -51,7 +51,7 @@ VECTORS_FILE = "senses.safetensors"
 PRIORS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
 """The weights of the prior to try on the validation split."""
 
-PREDICT_OPTIONS = ("folder", "file", "text", "out", "encoding", "max_tokens", "inventory")
+PREDICT_OPTIONS = ("folder", "file", "text", "out", "encoding", "max_tokens")
 """The options of `predict` that apply to a run."""
 
 Lemma = tuple[str, str]
@@ -279,12 +279,8 @@ class WordSenses:
         write_text(folder / SENSES_FILE, json.dumps(content, ensure_ascii=False) + "\n")
 
     @classmethod
-    def load(
-        cls, folder: str | Path, *, inventory: str | None = None, **options: Any
-    ) -> WordSenses:
+    def load(cls, folder: str | Path, **options: Any) -> WordSenses:
         """Load a folder that ``save`` wrote; ``options`` are more arguments of ``Embedder``.
-
-        ``inventory`` is the folder of WordNet's files if they have moved.
 
         Raises:
             UserError: The folder has no sense vectors, or its model has changed.
@@ -303,7 +299,6 @@ class WordSenses:
             vectors = load_file(folder / VECTORS_FILE)
         except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
             raise UserError(f"{folder}: damaged ({error}): fit the senses again.") from error
-        settings = replace(settings, inventory=inventory or settings.inventory)
         embedder = settings.embedder(**options)
         if content["weights"] != embedder.settings["weights"]:
             raise UserError(
@@ -375,7 +370,7 @@ def predict_senses(command: Predict) -> None:
     quiet_libraries()
     run, file = Path(command.folder), command.file or ""
     examples = [] if command.text else list(read_sense_file(file, command.encoding))
-    senses = WordSenses.load(run, inventory=command.inventory, max_tokens=command.max_tokens)
+    senses = WordSenses.load(run, max_tokens=command.max_tokens)
     for text in command.text:
         _show_senses(senses, text)
     if command.text:

@@ -90,14 +90,11 @@ class Perplexity(OutOption, FormatOption, InputOptions, Command):
 
     Examples:
         finetune perplexity roberta-base --file texts.txt
-        finetune perplexity roberta-base --file pairs.jsonl --pairs --out scores.jsonl
+        finetune perplexity roberta-base --file pairs.jsonl --out scores.jsonl
     """
 
     model: Annotated[str, argument("MODEL")]
     """Masked language model: a short name, hub id, model folder, or run folder of `pretrain`."""
-    pairs: bool = False
-    """Compare the two texts of each row: the first one should be more likely. Default: compare them
-    if the file has the usual columns of pairs."""
     method: Literal["token", "word"] = "token"
     """Mask one subword at a time, or also the later subwords of its word."""
     out: str | None = None
@@ -109,8 +106,6 @@ class Perplexity(OutOption, FormatOption, InputOptions, Command):
     def run(self) -> None:
         """Score all texts, write a line for each, and print the measures of the corpus."""
         self.require_input("perplexity")
-        if self.text and self.pairs:
-            raise UserError("--pairs compares the texts of each row of --file: leave --text out.")
         if self.out is not None:
             check_output(self.out, inputs_of(self.file), ROW_SUFFIXES)
         quiet_libraries()

@@ -188,8 +188,7 @@ def score_texts(command: Perplexity) -> None:
     if command.text:
         rows = [TextExample(index, text) for index, text in enumerate(command.text)]
     else:
-        options = {"labels": False, "pair": command.pairs or None, **command.reading}
-        rows = list(read_text_file(command.file or "", **options))
+        rows = list(read_text_file(command.file or "", labels=False, **command.reading))
     if not rows:
         raise UserError(f"--file {command.file}: there is no text in it.")
     scorer = TextScorer(command.model, method=command.method, **command.encoder.keywords())

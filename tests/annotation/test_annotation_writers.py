@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -47,7 +46,7 @@ def content(annotations: Annotations, others: bool = True) -> list:
         if isinstance(row.example, TextExample):
             gold = row.example.pair, row.example.label
         else:
-            row = with_text(row, defaultdict(list))
+            row = with_text(row)
             gold = None if row.example.spans is None else row.character_spans
         example = row.example
         more = (row.annotator, dict(row.others)) if others else ()
@@ -139,12 +138,6 @@ def test_pairs_of_one_text_are_tasks_of_their_own(tmp_path):
     again, _ = converted(annotations, "label-studio", tmp_path)
     found = sorted((r.annotator, r.example.pair, r.example.label) for r in again.rows)
     assert found == [("ann", "h", "e"), ("ann", "i", "n"), ("bob", "h", "e"), ("bob", "i", "n")]
-
-
-def test_columns_named_answer_are_labels_if_asked(tmp_path):
-    rows = [{"text": text, "answer": answer} for text, answer in (("a", "accept"), ("b", "reject"))]
-    found = read_annotations(write_jsonl(tmp_path / "in.jsonl", rows), columns={"label": "answer"})
-    assert [row.example.label for row in found.rows] == ["accept", "reject"]
 
 
 def test_annotators_are_kept(tmp_path):
@@ -359,36 +352,3 @@ def test_any_words_in_columns(tmp_path):
     )
     again, notes = converted(bare, "conll", tmp_path)
     assert [row.example.words for row in again.rows] == [("a", "x"), ("é😀", "x"), ("1", "x")]
-
-
-@pytest.mark.parametrize("to", TOOLS)
-def test_spans_of_empty_words_are_left_out(to: str, tmp_path):
-    """They have no characters, and the readers refuse a span from 6 to 6."""
-    words = ["Anna", "", "saw", "Oslo"]
-    rows = [
-        {"id": "a", "tokens": words, "tags": ["B-PER", "B-ODD", "O", "B-LOC"]},
-        {"id": "b", "tokens": words, "tags": ["B-PER", "I-PER", "O", "B-LOC"]},
-    ]
-    annotations = read_annotations(write_jsonl(tmp_path / "a.jsonl", rows))
-    again, notes = converted(annotations, to, tmp_path)
-    if to == "jsonl":  # words stay words
-        before, after = ([row.example.spans for row in a.rows] for a in (annotations, again))
-        assert before == after and not notes
-        rows = [
-            replace(row, example=replace(with_text(row, defaultdict(list)).example, spans=spans))
-            for row, spans in zip(annotations.rows, before, strict=True)
-        ]
-        again, notes = converted(annotations._replace(rows=rows), to, tmp_path)
-    assert notes[0] == "1 row with spans of empty words: these spans are not written (a)"
-    spans = [[(span.start, span.label) for span in row.character_spans] for row in again.rows]
-    assert spans == [[(0, "PER"), (10, "LOC")], [(0, "PER"), (10, "LOC")]]
-
-
-def test_abstained_tags_leave_a_sentence_without_tags(tmp_path):
-    rows = [
-        {"id": n, "words": ["a", "b"], "tags": tags, "scores": [0.9, 0.4], "withheld": []}
-        for n, tags in enumerate([[None, "X"], ["Y", "X"]])
-    ]
-    found = read_annotations(write_jsonl(tmp_path / "p.jsonl", rows))
-    assert [row.example.tags for row in found.rows] == [None, ("Y", "X")]
-    assert found.notes == ["1 row with abstained tags: read without tags (0)"]

@@ -99,18 +99,14 @@ def test_context_is_cut():
     assert (shown[0], shown[-1]) == (f"w{300 - SHOWN}", f"w{300 + SHOWN}")
 
 
-def test_samples_are_drawn_evenly_and_the_same_for_a_seed():
+def test_samples_are_the_same_for_a_seed():
     rows = texts(*(f"text {number} on a die" for number in range(100)))
     occurrences = find_occurrences(rows, parse_words("die"), limit=10)
     assert len(occurrences.sample) == 10 and occurrences.counts == {"die": 100}
     assert [o.id for o in occurrences.sample] == sorted(o.id for o in occurrences.sample)
     assert occurrences == find_occurrences(rows, parse_words("die"), limit=10)
-    drawn = []
-    for seed in range(100):
-        occurrences = find_occurrences(rows, parse_words("die"), limit=10, seed=seed)
-        drawn += [occurrence.id for occurrence in occurrences.sample]
-    counts = [sum(id // 10 == decile for id in drawn) for decile in range(10)]
-    assert 60 < min(counts) and max(counts) < 140  # 100 occurrence, standard deviation 9
+    other = find_occurrences(rows, parse_words("die"), limit=10, seed=2)
+    assert other.sample != occurrences.sample
 
 
 def test_repeated_contexts_count_once():

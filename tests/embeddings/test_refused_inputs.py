@@ -90,7 +90,6 @@ REFUSED = {
     "perplexity MODEL": {
         "": "--text or --file",
         "--text a --method words": "--method must be one of token, word, not 'words'",
-        "--text a b --pairs": "leave --text out",
         "--text a --out a.txt": "a.txt",
         "--file empty.txt": "there is no text in it",
     },

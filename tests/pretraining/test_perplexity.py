@@ -135,4 +135,3 @@ def test_command_on_pairs(tmp_path: Path):
     run("perplexity", checkpoint(), "--file", file, "--out", output).ok()
     rows = read_jsonl(output)
     assert [row["id"] for row in rows] == list(range(len(pairs)))
-    run("perplexity", checkpoint(), "--text", "a", "b", "--pairs").refused("leave --text out")
