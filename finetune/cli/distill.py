@@ -44,7 +44,8 @@ class Distill(FormatOption, Command):
     remaining weight."""
     hidden_weight: float | None = None
     """Weight of the difference between the hidden states of both models. Default: 1, or 0 if they
-    cannot be compared (different tokenizers, or texts of a pair that are encoded separately)."""
+    cannot be compared (other tokenizers or widths, or texts of a pair that are encoded separately).
+    """
     data: Annotated[str | None, DATA] = None
     """Labeled data; default: the data of the teacher."""
     out: Annotated[str | None, Help("FOLDER", "output", common=True)] = None

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 from torch.optim import Optimizer
 
 from finetune.evaluation.runs import CHECKSUMS, damaged_file, write_checksums
@@ -21,8 +20,6 @@ from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.types import UserError
 
-OTHERS = "others.safetensors"
-"""Weights that are not part of the model."""
 OPTIMIZER = "optimizer.safetensors"
 STATE = "trainer_state.json"
 
@@ -53,7 +50,6 @@ class TrainerState:
 def save_checkpoint(
     folder: Path,
     models: dict[str, tuple[Task, Any]],
-    projections: nn.Module | None,
     masters: MasterWeights,
     optimizer: Optimizer,
     state: TrainerState,
@@ -61,7 +57,6 @@ def save_checkpoint(
     """Save models, optimizer and state of a run in an empty folder.
 
     The model of the only task is in the folder itself, of several in folders with their names.
-    ``projections`` has trained weights that are not part of a model.
     """
     for name, (task, model) in models.items():
         save_task(task, folder / name)
@@ -69,8 +64,6 @@ def save_checkpoint(
             with plain_layers(model, merged=False):
                 model.save_pretrained(folder / name)
             save_adapter_state(model, folder / name)
-    if projections is not None:
-        save_file(projections.state_dict(), str(folder / OTHERS))
     save_training_state(folder, masters.moments(optimizer), state)
 
 

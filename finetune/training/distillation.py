@@ -7,8 +7,8 @@ The teacher predicts in the step. The loss of a step is
 each a mean over the optimizer batch: ``soft`` the divergence from the teacher's distribution at a
 temperature (Hinton et al., 2015), over sequences or words; ``hard`` the loss of the task, over
 sequences or words with gold; ``hidden`` the squared difference from hidden states of the teacher,
-over tokens, through a learned projection if the widths differ (Mukherjee & Awadallah 2020,
-"XtremeDistil"). XtremeDistil trains in stages; here one schedule trains all losses together.
+over tokens (Mukherjee & Awadallah 2020, "XtremeDistil"). XtremeDistil trains in stages, and with a
+projection between widths; here one schedule trains all losses together, and widths are equal.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from finetune.config.tasks import IN_MEMORY, Resume, TrainConfig, affects_of
@@ -49,7 +48,6 @@ from finetune.tasks import load_task, model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.definition import starting_config
 from finetune.tasks.soft_losses import is_distillable, soft_loss
-from finetune.training.checkpoint import OTHERS
 from finetune.training.loss import Forward, RunLoss
 from finetune.training.optimizer import Schedule, default_learning_rate
 from finetune.training.run_folder import RunWriter, with_run_folder
@@ -103,7 +101,7 @@ class Distillation:
 
 
 Taught = tuple[Batch, Any, list[Tensor]]
-"""A micro-batch; the logits of the teacher, or scores of its CRF; its hidden states [T, H']."""
+"""A micro-batch; the logits of the teacher; its hidden states [T, H]."""
 
 
 class DistillationLoss(RunLoss):
@@ -150,6 +148,7 @@ class DistillationLoss(RunLoss):
         else:
             rows = partial(data.row_shapes, teacher.model.texts_per_sequence)
             opened.enter_context(replayed_passes(teacher.model.encoder, rows))
+        self._choose_layers(scorer)
 
     def _unlabeled(self, encoding: str, first_id: int) -> Iterator[list[Example]]:
         state = self.task.state
@@ -174,28 +173,6 @@ class DistillationLoss(RunLoss):
                 "leave out texts that do not fit into one sequence."
             )
 
-    def parameter_groups(self, scorer: Scorer) -> list[dict[str, Any]]:
-        """Choose the layers to compare; return the groups of AdamW of their projections, if any."""
-        self._choose_layers(scorer)
-        encoder, width = scorer.model.encoder, self.teacher.model.encoder.width
-        if not self.layers or encoder.width == width:
-            return []
-        with torch.random.fork_rng():
-            torch.manual_seed(scorer.config.seed)
-            self.projections = nn.ModuleList(nn.Linear(encoder.width, width) for _ in self.layers)
-        if (saved := scorer.folder.last / OTHERS).is_file():
-            self.projections.load_state_dict(load_file(str(saved)))
-        weight = next(scorer.model.parameters())
-        self.projections.to(weight.device, weight.dtype)
-        peak = max(group["peak"] for group in scorer.parameter_groups())
-        groups = []
-        for decay, ndim in ((scorer.config.weight_decay, 2), (0.0, 1)):
-            named = {n: w for n, w in self.projections.named_parameters() if w.ndim == ndim}
-            names = [f"{OTHERS}.{name}" for name in named]
-            group = {"params": list(named.values()), "names": names, "weight_decay": decay}
-            groups.append({**group, "lr": peak, "peak": peak, "encoder": False})
-        return groups
-
     def _choose_layers(self, scorer: Scorer) -> None:
         weight, reason = self.weights.hidden_weight, ""
         if self.read_by_teacher is not None:
@@ -206,6 +183,8 @@ class DistillationLoss(RunLoss):
                 reason = f"the hidden states of {inner.config.model_type} models are not at hand"
             elif isinstance(inner, PairClassifier):
                 reason = "the texts of a pair are read apart"
+        if scorer.model.encoder.width != self.teacher.model.encoder.width:
+            reason = "the widths of teacher and student differ"
         if reason and weight:
             raise UserError(f"--hidden-weight {weight:g}: {reason}: leave it out.")
         if reason and weight is None and not scorer.folder.last.is_dir():
@@ -263,12 +242,9 @@ class DistillationLoss(RunLoss):
         return torch.stack(sums), soft.new_full((1,), self._num_rows(batch))
 
     def _hidden_loss(self, states: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
-        """Squared differences, mean over layers and H, sum over tokens: [T, H], [T, H'] each."""
-        states = [state if state.dtype == torch.float64 else state.float() for state in states]
-        if isinstance(self.projections, nn.ModuleList):
-            pairs = zip(self.projections, states, strict=True)
-            states = [project(state) for project, state in pairs]
+        """Squared differences, mean over layers and H, sum over tokens: [T, H] each."""
         joined = torch.cat(list(states), 1)
+        joined = joined.to(torch.promote_types(joined.dtype, torch.float32))
         goal = torch.cat(list(teacher), 1).to(joined.dtype)
         loss: Tensor = functional.mse_loss(joined, goal, reduction="none")
         return loss.mean(1).sum()

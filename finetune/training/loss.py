@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from finetune.evaluation.custom_metrics import load_function
 from finetune.runtime.device import batches_to_device
@@ -31,9 +31,6 @@ class RunLoss:
     Raises UserError if the loss of the task cannot be replaced, or there is no such function.
     """
 
-    projections: nn.Module | None = None
-    """Trained weights of the loss, which are not part of the model."""
-
     def __init__(
         self, task: Task | Multitask, setting: str | None, function: LossFunction | None = None
     ) -> None:
@@ -42,10 +39,6 @@ class RunLoss:
 
     def prepare(self, scorer: Scorer, opened: ExitStack) -> None:
         """Change the training data of a run as the loss needs them."""
-
-    def parameter_groups(self, scorer: Scorer) -> list[dict[str, Any]]:
-        """The parameter groups of AdamW for the weights of the loss itself."""
-        return []
 
     def to_device(
         self, batches: Sequence[Batch], device: torch.device

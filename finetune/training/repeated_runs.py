@@ -124,8 +124,7 @@ class Runs:
                             train_one(resumed, self.data[key](), opened)
                     except Diverged as error:
                         diverged = str(error)
-                write = state != "finished" or key == keys[-1]
-                on_main_process(partial(self._add_run, key, diverged, write=write))
+                on_main_process(partial(self._add, key, diverged))
         on_main_process(require_model)
 
     def _require_folder(self) -> None:
@@ -148,19 +147,17 @@ class Runs:
                     "continue with the same data and options, or use another --out."
                 )
 
-    def _add_run(self, key: Any, diverged: str | None, *, write: bool) -> None:
+    def _add(self, key: Any, diverged: str | None) -> None:
         if diverged is None:
-            self._add(key, Path(self.configs[key].out or ""))
+            self._add_scores(key, Path(self.configs[key].out or ""))
         else:
             self.degenerate[key] = [diverged]
-        if write:
-            self._write()
+        self._write()
 
-    def _add(self, key: Any, folder: Path) -> None:
+    def _add_scores(self, key: Any, folder: Path) -> None:
         run = RunFolder.open(folder)
         for name, problem in run.problems.items():
             raise UserError(problem or f"{folder / name} is missing: train the run again.")
-        metrics = run.metrics
         self.fingerprint = self.fingerprint or run.config["fingerprint"]
         drawn = self.varied != "seed" or run.config.get("per_class")  # each has its own data
         if run.config["fingerprint"] != self.fingerprint and not drawn:
@@ -168,12 +165,7 @@ class Runs:
                 f"{folder}: was trained on other data than the other seeds: choose another --out, "
                 "or delete the folder to train it again."
             )
-        if self.metrics and bool(metrics) != any(self.metrics.values()):
-            raise UserError(
-                f"{folder / 'metrics.json'}: has {'' if metrics else 'no '}scores, unlike the "
-                "other runs here: delete the folder to train it again."
-            )
-        self.metrics[key] = metrics
+        self.metrics[key] = run.metrics
         self.baselines = run.environment.get("baselines") or {}
         if reasons := run.environment.get("degenerate"):
             self.degenerate[key] = reasons

@@ -142,18 +142,9 @@ def _train(  # noqa: C901 (the whole course is in one place)
     if not isinstance(loss, RunLoss):
         loss = RunLoss(task, config.custom_loss, loss)
     with contextlib.ExitStack() as restored:
-        # the data
         resuming = all([scorer.begin() for scorer in scorers.values()])
-        loss.prepare(first, restored)
-        data: TrainingData | MixedData = first.data
-        if isinstance(task, Multitask):
-            data = MixedData({name: scorer.data for name, scorer in scorers.items()}, config)
-        schedule = data.schedule
-        log_every = max(1, schedule.num_steps // 200)  # lines: about 200
         if resuming:
             on_main_process(lambda: check_files(last))
-        elif config.resume:
-            on_main_process(lambda: _require_no_checkpoint(scorers, schedule, last))
 
         # the model
         set_seed(config.seed)
@@ -171,6 +162,16 @@ def _train(  # noqa: C901 (the whole course is in one place)
         for scorer in scorers.values():
             scorer.check(resuming=resuming)
 
+        # the data
+        loss.prepare(first, restored)
+        data: TrainingData | MixedData = first.data
+        if isinstance(task, Multitask):
+            data = MixedData({name: scorer.data for name, scorer in scorers.items()}, config)
+        schedule = data.schedule
+        log_every = max(1, schedule.num_steps // 200)  # lines: about 200
+        if config.resume and not resuming:
+            on_main_process(lambda: _require_no_checkpoint(scorers, schedule, last))
+
         # the optimizer
         read = [encoded.sequences.ids.values for encoded in data.read_in_training]
         sparse = SparseEmbeddings(model, read, task.added_ids())
@@ -178,7 +179,6 @@ def _train(  # noqa: C901 (the whole course is in one place)
         if sparse.note:
             log.info(sparse.note)  # with --verbose
         groups = [group for scorer in scorers.values() for group in scorer.parameter_groups()]
-        groups += loss.parameter_groups(first)
         masters = MasterWeights(model, each_weight_once(groups), first.precision, sparse.whole)
         restored.enter_context(masters)
         optimizer = adamw(masters.groups, config)
@@ -210,7 +210,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
         def save() -> None:
             with folder.replacing(last) as fresh:
                 models = tasks_and_models(task, model)
-                save_checkpoint(fresh, models, loss.projections, masters, optimizer, state)
+                save_checkpoint(fresh, models, masters, optimizer, state)
 
         # the steps
         if not state.finished:

@@ -111,15 +111,14 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
     weights = Distillation(
         temperature=3.0, hard_weight=0.3, hidden_weight=0.7, unlabeled=unlabeled("classify")
     )
-    with prepared("classify", tmp_path / "run", weights, narrow(), 0.1) as (run, head, loss):
+    with prepared("classify", tmp_path / "run", weights, None, 0.1) as (run, head, loss):
         student = Scorer(*run)
         teacher = loss.teacher.model.double()
         student.begin()
         student.model = head
         loss.prepare(student, contextlib.ExitStack())
         config, accelerator = student.config, student.folder.accelerator
-        groups = student.parameter_groups() + loss.parameter_groups(student)
-        masters = MasterWeights(head, groups, "fp32")
+        masters = MasterWeights(head, student.parameter_groups(), "fp32")
         optimizer = adamw(masters.groups, config)
         step = Step(student.task, head, masters, optimizer, config, accelerator, loss=loss)
         without_dropout(head)
@@ -138,12 +137,11 @@ def test_losses_and_gradients_are_those_of_plain_torch(tmp_path: Path) -> None:
         soft = 9 * functional.kl_div(ours, theirs, reduction="batchmean")
         hard = functional.cross_entropy(logits[labeled], batch.targets["label"][labeled])
         hidden = sum(
-            functional.mse_loss(layer(state), each)
-            for layer, state, each in zip(loss.projections, states, target, strict=True)
+            functional.mse_loss(state, each) for state, each in zip(states, target, strict=True)
         )
         expected = 0.7 * soft + 0.3 * hard + 0.7 * hidden / 2
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-        parameters = [*head.parameters(), *loss.projections.parameters()]
+        parameters = list(head.parameters())
         ours, theirs = (
             torch.autograd.grad(each, parameters, retain_graph=True, allow_unused=True)
             for each in (found, expected)
