@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
@@ -47,27 +46,20 @@ def show(text: str = "", *, error: bool = False) -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None
 ) -> None:
-    """Print a table: with rules on a terminal, otherwise as aligned plain columns.
+    """Print a table as aligned columns, of which nothing is wrapped or cut.
 
     Columns whose first value is a number are aligned to the right.
     """
-    console = terminal()
-    on_terminal = console.is_terminal
-    if not on_terminal:  # nothing is wrapped or cut
-        console = terminal(width=10_000, no_color=True)
-    table = Table(box=SIMPLE if on_terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
+    console = terminal(width=10_000, no_color=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column, value in zip(columns, rows[0] if rows else columns, strict=True):
-        table.add_column(
-            Text(printable(column)),
-            justify="left" if isinstance(value, str) else "right",
-            no_wrap=not on_terminal,
-            overflow="fold",
-        )
+        align: Literal["left", "right"] = "left" if isinstance(value, str) else "right"
+        table.add_column(Text(printable(column)), justify=align, no_wrap=True)
     for row in rows:
         table.add_row(*(Text(printable(shown_value(value))) for value in row))
     with console.capture() as captured:
         if title is not None:
-            console.print(Text(printable(title), style="bold"), soft_wrap=True)
+            console.print(Text(printable(title)), soft_wrap=True)
         console.print(table)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 

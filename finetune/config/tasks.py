@@ -818,8 +818,6 @@ class QAConfig(TrainConfig):
     data: str = "squad"
     max_answer: Annotated[int, COMMON, POSITIVE] = 30
     """Longest answer in words."""
-    n_best: Annotated[int, POSITIVE] = 5
-    """Number of answers in a prediction, best first."""
 
 
 CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})

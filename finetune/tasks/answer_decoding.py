@@ -24,6 +24,8 @@ from finetune.preprocessing.questions import ContextTokens
 from finetune.tasks.decoding import Decoder
 from finetune.types import AnswerPrediction, FoundAnswer, TextExample, WindowOutput
 
+NUM_ANSWERS = 5
+"""Most answers in a prediction."""
 NO_ANSWER = "no answer"
 """The name of the threshold of questions without an answer."""
 
@@ -55,8 +57,6 @@ class AnswerDecoder(Decoder):
 
     max_answer: int
     """Longest answer in words."""
-    n_best: int
-    """Number of answers in a prediction."""
     unanswerable: bool
     """Whether some questions have no answer, so that none may be predicted."""
     thresholds: Mapping[str, float]
@@ -87,7 +87,7 @@ class AnswerDecoder(Decoder):
         highest = competing.max()
         total = highest + np.log(np.exp(competing - highest).sum())
         answers = []
-        for first, last, score in zip(*legal.best(self.n_best), strict=True):
+        for first, last, score in zip(*legal.best(NUM_ANSWERS), strict=True):
             start, end = int(tokens.starts[first]), int(tokens.ends[last])
             answers.append(
                 FoundAnswer(start, end, context[start:end], float(np.exp(score - total)))

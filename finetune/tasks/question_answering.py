@@ -63,10 +63,6 @@ class AnswerState(TaskState, AnswerDecoder):
         return self.config.max_answer
 
     @property
-    def n_best(self) -> int:  # type: ignore[override]
-        return self.config.n_best
-
-    @property
     def threshold_labels(self) -> Sequence[str]:
         """The name of no answer, if it may be predicted."""
         return [NO_ANSWER] if self.unanswerable else []

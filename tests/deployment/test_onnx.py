@@ -238,7 +238,7 @@ def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
     [
         case("classify", "roberta", slow=True, long_text="window"),
         case("nli", "bert", slow=True, long_text="window"),
-        case("qa", "roberta", overlap=4, n_best=2),
+        case("qa", "roberta", overlap=4),
         case("tag", "roberta", slow=True, label_subwords="all"),
         case("tag", "bert", crf=True),
         case("ner", "roberta", slow=True, representation="boundary"),

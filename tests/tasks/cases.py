@@ -189,7 +189,7 @@ CASES = {
     "ner calibrated": Case("ner", _SPANS, {"representation": "ffn", "calibrate": "one"}),
     "relations": Case("relations", _RELATIONS, {"pairs": "all"}),
     "qa": Case("qa", _QUESTIONS, {}),
-    "qa windows": Case("qa", _QUESTIONS, {"max_length": 14, "overlap": 4, "n_best": 2}),
+    "qa windows": Case("qa", _QUESTIONS, {"max_length": 14, "overlap": 4}),
     "pos": Case("tag", tagged(_POS), {}),
     "pos crf": Case("tag", tagged(_POS), {"crf": True}),
     "pos all mean": Case("tag", tagged(_POS), {"label_subwords": "all"}),
