@@ -175,7 +175,7 @@ def analyze_predictions(run: Tables) -> Analysis:
         tables["risk"] = rows
     items = run.calibrated
     bins = reliability(items.score, items.credit > 0) if run.is_rated else []
-    return Analysis(run, score(run), tables, bins, mistakes(run))
+    return Analysis(run, score(run, analysis=True), tables, bins, mistakes(run))
 
 
 def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:

@@ -36,13 +36,15 @@ _MOST_COUNTS = 1 << 20
 class Metric:
     """A metric: ``counts(tables) -> [N, ...]`` of each example, ``value(sums [..., K]) -> [...]``.
 
-    Scores hold the ``reported`` ones that apply; ``finetune compare`` knows all.
+    Scores hold the ``reported`` ones that apply, those of an analysis also the ``analyzed`` ones;
+    ``finetune compare`` knows all.
     """
 
     counts: Callable[[Tables], np.ndarray]
     value: Callable[..., np.ndarray]
     applies: Callable[[Tables], Any] | None = None
     reported: bool = True
+    analyzed: bool = False
     weighted: bool = False
     """Whether the value is no function of sums: it takes the counts [N, ...], and the weights of
     the examples in each resample [R, N]."""
@@ -266,12 +268,13 @@ def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
     return sums.sum(axis=0) if sums.dtype.kind == "i" else np.apply_along_axis(math.fsum, 0, sums)
 
 
-def score(tables: Tables) -> dict[str, float]:
-    """Compute the reported metrics of gold and predictions by name."""
+def score(tables: Tables, *, analysis: bool = False) -> dict[str, float]:
+    """Compute the reported metrics of gold and predictions by name; an ``analysis`` has more."""
     sums: dict[Callable[[Tables], np.ndarray], np.ndarray] = {}
     scores = {}
     for name, metric in {**tables.type.metrics, **tables.further_metrics}.items():
-        if not metric.reported or (metric.applies and not metric.applies(tables)):
+        is_wanted = metric.reported or (analysis and metric.analyzed)
+        if not is_wanted or (metric.applies and not metric.applies(tables)):
             continue
         if metric.weighted:
             scores[name] = metric.score(tables)

@@ -87,6 +87,12 @@ def test_entities(workdir: Path):
     write_jsonl(workdir / "pred.jsonl", answers(gold))
     found = analysed(*FILES, "--train", "train.jsonl", "--examples", "3")
     scores = json.loads(run("score", "pred.jsonl", "gold.jsonl", "--format", "json").out)
+    exact, partial, macro = (
+        found["scores"].pop(f"span_f1_{name}") for name in ("exact", "partial", "macro")
+    )
+    by_type = [row["f1"] for row in found["tables"]["type"]]
+    assert macro == pytest.approx(sum(by_type) / len(by_type))
+    assert found["scores"].pop("span_f1_type") >= scores["span_f1_conll"] <= exact <= partial
     assert found["scores"] == scores
     sums = {
         name: total(found["tables"][name], "gold", "found", "predicted", "correct")
@@ -183,7 +189,7 @@ def test_refused(workdir: Path):
 
 
 def test_types_of_spans_against_each_other(workdir: Path):
-    """Who was taken for whom, by hand."""
+    """Mean F1 of types, and who was taken for whom, by hand."""
     words = ["a", "b", "c", "d", "e", "f"]
     gold = [[(0, 1, "P"), (2, 4, "L")], [(0, 2, "P"), (3, 4, "O")]]
     answers = [[(0, 1, "P"), (2, 3, "O"), (5, 6, "L")], [(0, 2, "P")]]
@@ -198,6 +204,7 @@ def test_types_of_spans_against_each_other(workdir: Path):
     write_jsonl(workdir / "gold.jsonl", rows(gold))
     write_jsonl(workdir / "answers.jsonl", rows(answers))
     found = analysed("answers.jsonl", "--gold", "gold.jsonl")
+    assert found["scores"]["span_f1_macro"] == pytest.approx((1 + 0 + 0) / 3)
     none = "(nothing)"
     assert found["tables"]["confusion"] == [
         {"gold": "L", "predicted": {"L": 0, "O": 1, "P": 0, none: 0}},

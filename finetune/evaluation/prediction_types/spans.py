@@ -184,13 +184,13 @@ def _character_counts(tables: Tables) -> np.ndarray:
 
 SPAN_METRICS = {
     **{
-        f"span_{rate}_{criterion}": Metric(counts, value, reported=False)
+        f"span_{rate}_{criterion}": Metric(counts, value, reported=False, analyzed=rate == "f1")
         for criterion in CRITERIA
         if criterion != "strict"
         for counts in (partial(_matching_counts, criterion=criterion),)
         for rate, value in RATES.items()
     },
-    "span_f1_macro": Metric(class_counts, macro_f1, reported=False),
+    "span_f1_macro": Metric(class_counts, macro_f1, reported=False, analyzed=True),
     **ECE,
     **{
         f"span_{rate}_characters": Metric(
