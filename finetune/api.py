@@ -316,12 +316,10 @@ def _opened(
 
 @dataclass(frozen=True)
 class FinishedSearch:
-    """A search: its trials, and the best of them as a run, a recipe and a page."""
+    """A search: its trials, and the best of them as a run and a recipe."""
 
     search: Search
     """The search, with all trials."""
-    page: Path
-    """The HTML page of the trials."""
     run: TrainedRun
     """The best trial, scored on test."""
     recipe: Path
@@ -331,9 +329,6 @@ class FinishedSearch:
     def settings(self) -> Mapping[str, Any]:
         """The best settings of the space; empty if the settings of the call were best."""
         return self.search.best.params if self.search.best else {}
-
-    def _repr_html_(self) -> str:
-        return ReportPage(self.page)._repr_html_()
 
 
 def search(
@@ -412,7 +407,8 @@ def search(
                 run = finished
             shutil.rmtree(writer.last, ignore_errors=True)
         recipe = write_best_recipe(search, command)
-        return FinishedSearch(search, write_search(search, run.metrics), run, recipe)
+        write_search(search, run.metrics)
+        return FinishedSearch(search, run, recipe)
 
 
 def train_multitask(

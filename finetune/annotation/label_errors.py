@@ -19,7 +19,6 @@ import numpy as np
 from finetune.annotation.confident_learning import confident_joint, probable_label_errors
 from finetune.cli.output import check_output, show
 from finetune.data.json_files import read_object
-from finetune.evaluation.error_analysis import ErrorCase
 from finetune.evaluation.predictions import align_runs
 from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import require_replaceable, write_text
@@ -253,7 +252,7 @@ def find_label_errors(command: Check) -> bool:
         show(
             f"{file if line is None else f'{file}:{line}'}  {issue.given} -> {issue.suggested} "
             f"({issue.confidence:.3f} against {issue.given_confidence:.3f})\n"
-            f"    {ErrorCase(issue.example, 'label').excerpt}"
+            f"    {issue.example.line():.200}"
         )
     if command.out is not None:
         rows = (json.dumps(i.to_dict(), ensure_ascii=False) + "\n" for i in result.issues)

@@ -68,4 +68,4 @@ class SearchCommand(FormatOption, Command):
         show_run(finished.run, title, "the best run", error=self.format != "table")
         again = shlex.join(["finetune", "run", str(finished.recipe), "--seeds", "3"])
         self.note(f"Train the best settings with other seeds: {again}")
-        show(f"Everything is in {finished.page.parent}: {finished.page.name}.", error=True)
+        show(f"Everything is in {finished.search.folder}.", error=True)

@@ -32,8 +32,6 @@ TITLES = {
 """Captions of tables by name; others are `By` and the name."""
 NOTHING = "(nothing)"
 """In a confusion matrix of spans: no span corresponds."""
-AROUND = 12  # words of an excerpt on each side of an error
-_MOST_CHARACTERS = 200  # of the excerpt of a text
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,6 @@ class ErrorCase:
         gold: The gold value as a JSON value; None for nothing.
         predicted: The prediction as a JSON value; None for nothing.
         confidence: The probability of the prediction; None if it is not known.
-        words: The range to show of a sentence; None for a text.
     """
 
     example: Any
@@ -54,15 +51,6 @@ class ErrorCase:
     gold: Any = None
     predicted: Any = None
     confidence: float | None = None
-    words: tuple[int, int] | None = None
-
-    @property
-    def excerpt(self) -> str:
-        """The part of the text to show: its beginning, or the words around the error."""
-        if self.words is not None:
-            return excerpt(self.example.words, *self.words)
-        line = " ".join(self.example.line().split())
-        return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}…"
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values, with the id in the data."""
@@ -78,27 +66,9 @@ class ErrorCase:
         }
 
 
-def excerpt(words: Sequence[str], start: int, end: int) -> str:
-    """Cut out the words around a span, with the span in brackets.
-
-    >>> excerpt(["Ana", "saw", "Oslo"], 2, 3)
-    'Ana saw [Oslo]'
-    """
-    before, after = words[max(0, start - AROUND) : start], words[end : end + AROUND]
-    marked = [*before, f"[{' '.join(words[start:end])}]", *after]
-    left, right = "… " * (start > AROUND), " …" * (len(words) > end + AROUND)
-    return f"{left}{' '.join(marked)}{right}"
-
-
 def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
     """Count the errors of each category, the most frequent first."""
     return dict(Counter(error.category for error in errors).most_common())
-
-
-def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
-    """Find the errors with the highest confidence; none if confidences are unknown."""
-    confident = [error for error in errors if error.confidence is not None]
-    return sorted(confident, key=lambda error: -(error.confidence or 0.0))[:number]
 
 
 def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
@@ -208,20 +178,14 @@ def mistakes(run: Tables) -> list[ErrorCase]:
     cases = []
     for item in wrong.tolist():
         gold, predicted = type.sides(run, item)
-        span = predicted or gold
-        words = (span["start"], span["end"]) if type.in_words else None
         confidence = float(items.score[item]) if has_score[item] else None
         example = run.examples[items.example[item]]
-        cases.append(ErrorCase(example, items.category(item), gold, predicted, confidence, words))
+        cases.append(ErrorCase(example, items.category(item), gold, predicted, confidence))
     return cases
 
 
 def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
     """Convert the analysis to JSON values, with the first errors of each category."""
-
-    def to_dicts(cases: Sequence[ErrorCase]) -> list[dict[str, Any]]:
-        return [case.to_dict() for case in cases]
-
     return {
         "predictions": analysis.predictions,
         "gold": analysis.gold,
@@ -236,9 +200,8 @@ def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
             "bins": [bin._asdict() for bin in analysis.bins],
         },
         "errors": count_categories(analysis.errors),
-        "most_confident": to_dicts(most_confident(analysis.errors, num_examples)),
         "examples": {
-            name: to_dicts(cases)
+            name: [case.to_dict() for case in cases]
             for name, cases in first_by_category(analysis.errors, num_examples).items()
         },
     }

@@ -18,14 +18,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from pathlib import Path
 from types import UnionType
 from typing import Any, cast, get_args
 
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
-from finetune.data.examples import normalized_texts
 from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data, read_lines
 from finetune.data.json_files import parse_json
 from finetune.data.tag_schemes import tags_to_spans
@@ -111,23 +109,15 @@ class Rows:
 def _in_order(gold: Rows, file: Rows) -> Rows:
     # the gold of the rows of a file by position, with their ids; systems may leave out examples
     # without words or without gold
-    examples, number = gold.rows, len(file.rows)
-    has_words = [bool(example.inputs) for example in examples]
-    has_gold = [gold.type.gold(example) is not None for example in examples]
-    filters = ([True] * len(examples), has_words, list(map(gold.needed, examples)), has_gold)
-    kept = next((some for some in filters if sum(some) == number), None)
+    number = len(file.rows)
+    filled = [example for example in gold.rows if example.inputs]
+    needed = [example for example in gold.rows if gold.needed(example)]
+    kept = next((rows for rows in (gold.rows, filled, needed) if len(rows) == number), None)
     if kept is None:
-        problem = "the files do not belong together, or one was cut"
-        repeated = len(examples) - len({*map(normalized_texts, examples)})
-        if repeated and number == len(examples) - repeated:
-            texts = "row has the text of another", "rows have the text of another"
-            problem = (
-                f"in gold, {quantity(repeated, *texts)}: if by several annotators, keep one "
-                "annotation of each text"
-            )
         raise DataError(
-            f"{gold.name}: {quantity(len(examples), 'example')}, but "
-            f"{quantity(number, 'prediction')} in {file.name}: {problem}."
+            f"{gold.name}: {quantity(len(gold.rows), 'example')}, but "
+            f"{quantity(number, 'prediction')} in {file.name}: the files do not belong together, "
+            "or one was cut."
         )
     numbers = [int(id) for id in file.ids or () if id.isdecimal()]
     if numbers != sorted(numbers):
@@ -135,7 +125,7 @@ def _in_order(gold: Rows, file: Rows) -> Rows:
             f"{file.name}: its ids are in another order than rows, and {gold.name} has no ids: "
             "sort the predictions, or write the id of each gold row."
         )
-    return replace(gold, rows=list(compress(examples, kept)), ids=file.ids, ids_from=file.name)
+    return replace(gold, rows=kept, ids=file.ids, ids_from=file.name)
 
 
 def join(file: Rows, gold: Rows) -> Tables:

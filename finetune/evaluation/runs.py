@@ -268,7 +268,7 @@ def require_common_scores(folder: Path) -> None:
     if (folder / "sizes.json").is_file():
         content = "a learning curve, in curve.html and curve.json"
     elif (folder / "search.json").is_file():
-        content = "a search, in search.html and search.json"
+        content = "a search, in search.json"
     elif len({run.config["task"] for run in runs}) > 1:
         content = "runs of several tasks"
     else:

@@ -10,19 +10,17 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from finetune.evaluation.error_analysis import AROUND, TITLES, Analysis, ErrorCase, most_confident
+from finetune.evaluation.error_analysis import TITLES, Analysis, ErrorCase
 from finetune.evaluation.items import Tables
 from finetune.reporting.rendering import PageTable, clip
 from finetune.types import Question, Span, TokenExample
 
 MOST_EXAMPLES = 300
 """Examples with errors that a report holds, of all its runs together."""
-MOST_CONFIDENT = 20
-"""Errors that count as the most confident ones."""
 _MOST_CHARACTERS = 1200
 """Characters shown of a text."""
-_MOST_WORDS = 120
-"""Words shown of a sentence."""
+_MOST_WORDS, _AROUND = 120, 12
+"""Words shown of a sentence, and of a longer one on each side of its errors."""
 
 Part = tuple[str, str]
 """A "text", or the "start" or the "end" of a highlight, with the text, the style or the label."""
@@ -69,7 +67,6 @@ def error_examples(
         by_id[error.example.id].append(error)
     if not by_id:
         return [], 0  # also of senses and subwords, whose errors are not listed
-    confident = {e.example.id for e in most_confident(analysis.errors, MOST_CONFIDENT)}
     order = sorted(by_id, key=lambda id: -max(error.confidence or 0.0 for error in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
     chosen = [run.examples[indices[id]] for id in order[:most]]
@@ -84,7 +81,6 @@ def error_examples(
             "where": example.where or f"example {example.id}",
             "categories": [*dict.fromkeys(e.category for e in errors if not run.items.has_sizes)],
             "labels": list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
-            "views": ["most confident errors"] if example.id in confident else [],
             "errors": errors,
             **dict.fromkeys(("texts", "sentences", "gold", "predicted", "probabilities"), ()),
             "deviation": None,
@@ -164,8 +160,8 @@ def _highlighted(
         gold, predicted = all_values
     first, last = 0, len(example.words)
     if last > _MOST_WORDS:
-        first = max(0, min(span.start for side in wrong for span in side) - AROUND)
-        last = min(last, max(span.end for side in wrong for span in side) + AROUND)
+        first = max(0, min(span.start for side in wrong for span in side) - _AROUND)
+        last = min(last, max(span.end for side in wrong for span in side) + _AROUND)
         last = min(last, first + _MOST_WORDS)
     sentences = []
     for name, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong")):

@@ -211,7 +211,6 @@ def _errors(evaluated: NamedEvaluations, most: int, explain: Mapping[str, Any]) 
     examples = [example for some, _ in of_runs for example in some]
     values = {
         "run": ("Run", [e["run"] for e in examples] if len(evaluated) > 1 else []),
-        "view": ("Show", [view for e in examples for view in e["views"]]),
         "category": ("Category", [name for e in examples for name in e["categories"]]),
         "label": ("Label", [label for e in examples for label in e["labels"]]),
     }
@@ -262,7 +261,6 @@ def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
     key_of = {
         "Training loss": "loss",
         f"{metric} on {first.get('split')}": metric,
-        "Gradient norm": "gradient_norm",
     }
     curves = []
     for caption, key in key_of.items():

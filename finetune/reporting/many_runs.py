@@ -1,4 +1,4 @@
-"""The pages of runs that differ in their settings, or in the size of their training data."""
+"""The files of runs that differ in their settings, or in the size of their training data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finetune.config.recipes import recipe_text
 from finetune.config.tasks import TrainConfig
-from finetune.config.values import shown_value
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.reporting.charts import chart
@@ -44,53 +43,29 @@ def search_table(search: Search, *, exact: bool = False) -> tuple[list[str], lis
     return ["trial", "state", search.metric, *search.space], rows
 
 
-def write_search(search: Search, metrics: Mapping[str, Mapping[str, float]] | None = None) -> Path:
-    """Write the trials of a search, and the scores of the best; return the path of the page."""
-    trials, best = search.trials, search.best
-    errors = {trial.number: trial.user_attrs.get("error") for trial in trials}
-    lines = ["No trial has a score yet."]
-    if best is not None:
-        scores = [f"{shown_value(best.value)} on validation"]
-        for split, values in (metrics or {}).items():
-            if search.metric in values and not split.startswith("validation"):
-                scores.append(f"{shown_value(values[search.metric])} on {split}")
-        lines = [
-            f"Trial {best.number} of {len(trials)}: {search.metric} {', '.join(scores)}.",
-            "The score on validation is the highest of several, so it is too high. Only a split "
-            "that the search did not read, such as test, measures the model.",
-        ]
-    failures = [f"Trial {number} failed: {error}" for number, error in errors.items() if error]
-    legend = "A pruned trial has the score of its last evaluation."
-    table = PageTable("Trials, the best first", *search_table(search))
-    sections = [
-        Section("The best trial", lines),
-        Section("Trials", [*failures, legend], tables=[table]),
-    ]
-    eyebrow = f"search over settings of {search.task}"
-    page = page_of(eyebrow, search.folder.name, sections, command="finetune search")
+def write_search(search: Search, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
+    """Write the trials of a search, and the scores of the best, into ``search.json``."""
     content = {
         "task": search.task,
         "metric": search.metric,
-        "best": best and best.number,
+        "best": search.best and search.best.number,
         "trials": [
             {
                 "number": trial.number,
                 "state": trial.state.name.lower(),
                 "settings": trial.params,
                 "score": trial.value,
-                "error": errors[trial.number],
+                "error": trial.user_attrs.get("error"),
             }
-            for trial in trials
+            for trial in search.trials
         ],
         "metrics": metrics,
     }
-    return _write(search.folder, "search", content, page)
+    _write_json(search.folder / "search.json", content)
 
 
-def _write(folder: Path, name: str, numbers: Mapping[str, Any], page: str) -> Path:
-    write_text(folder / f"{name}.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
-    write_text(folder / f"{name}.html", page)
-    return folder / f"{name}.html"
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_best_recipe(search: Search, command: str) -> Path:
@@ -129,7 +104,9 @@ def write_curve(folder: Path, curve: LearningCurve) -> Path:
         tables=[PageTable("Scores", columns, rows)],
     )
     page = page_of("learning curve", title, [section], command="finetune, with --sizes")
-    return _write(folder, "curve", curve._asdict(), page)
+    _write_json(folder / "curve.json", curve._asdict())
+    write_text(folder / "curve.html", page)
+    return folder / "curve.html"
 
 
 def curve_of(results: Runs, config: TrainConfig) -> LearningCurve:

@@ -84,7 +84,7 @@ def test_the_threshold_of_two_labels(workdir: Path, capsys) -> None:
     run = workdir / "sentiment"
     main(["thresholds", str(run), "--recall", "1"])
     out = capsys.readouterr().out
-    assert "precision at a recall of 1, chosen on" in out and "threshold of pos" in out
+    assert "precision at a recall of 1, chosen on" in out and "pos" in out
     ((name, threshold),) = saved(run).items()
     assert name == "pos"
     gold = [row for row in rows_of(run, "validation") if row["gold"] == "pos"]

@@ -18,8 +18,6 @@ from finetune.evaluation.error_analysis import (
     ErrorCase,
     analyze_predictions,
     count_categories,
-    excerpt,
-    most_confident,
 )
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.span_matching import MATCHES as CATEGORIES
@@ -106,8 +104,9 @@ def test_entities(workdir: Path):
     assert right + paired + wrong["miss"] == num_gold
     assert right + paired + wrong["false positive"] == num_predicted
     assert all(len(some) <= 3 for some in found["examples"].values())
-    sure = [mistake["confidence"] for mistake in found["most_confident"]]
-    assert sure == sorted(sure, reverse=True) and len(sure) == 3
+    for errors in found["examples"].values():
+        sure = [error["confidence"] for error in errors]
+        assert sure == sorted(sure, reverse=True)
     bins = found["calibration"]["bins"]
     assert sum(each["number"] for each in bins) == sum(len(row["tags"]) for row in gold)
     share = sum(each["number"] * each["accuracy"] for each in bins)
@@ -249,7 +248,6 @@ def test_a_boundary_error_with_its_sentence():
         "confidence": 0.75,
         "text": "Ana Lima saw New York",
     }
-    assert found.excerpt == "Ana Lima saw New [York]"
 
 
 drawn = st.lists(
@@ -278,7 +276,6 @@ def test_words():
     found = word_errors("NNVNN", "NVVDV", (0.9, 0.8, 1.0, 0.6, 0.95))
     assert count_categories(found) == {"N taken for V": 2, "N taken for D": 1}
     assert [m.gold["text"] for m in found] == ["Lima", "New", "York"]
-    assert [m.gold["text"] for m in most_confident(found, 2)] == ["York", "Lima"]
 
 
 def test_labels_sets_and_numbers():
@@ -297,7 +294,7 @@ def test_labels_sets_and_numbers():
     numbers = [TextPrediction(0, number) for number in (1.5, 0.0, 3.0)]
     found = text_errors("number", [1.0, 2.0, 3.0], numbers)
     assert [m.example.id for m in found] == [1, 0, 2]
-    assert most_confident(found, 9) == []
+    assert [m.confidence for m in found] == [None, None, None]
 
 
 def test_an_answer_that_was_left_out_lowers_no_precision():
@@ -306,13 +303,3 @@ def test_an_answer_that_was_left_out_lowers_no_precision():
     tables = TYPES["label"].tables_of(examples, answers)
     scores = {name: tables.type.metrics[name].score(tables) for name in ("accuracy", "micro_f1")}
     assert scores == {"accuracy": 0.5, "micro_f1": pytest.approx(2 / 3)}
-
-
-def test_excerpts_are_cut():
-    words = [f"w{index}" for index in range(40)]
-    shown = excerpt(words, 20, 21).split()
-    assert (shown[0], shown[-1], len(shown)) == ("…", "…", 27) and "[w20]" in shown
-    pair = [TextExample(0, "one " * 100, "two")]
-    (found,) = text_errors("label", ["a"], [TextPrediction(0, "b")], pair)
-    assert found.excerpt.endswith("…") and len(found.excerpt) == 201
-    assert found.to_dict()["text"].endswith("||| two")

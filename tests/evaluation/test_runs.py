@@ -449,14 +449,6 @@ def test_standard_input_and_pipes_lose_no_line(tmp_path: Path):
     assert run("score", piped(answers), piped(gold)).out == expected
 
 
-def test_several_annotators_of_gold_are_named(tmp_path: Path):
-    rows = [{"text": f"t{n // 2}", "label": "ab"[n % 2], "_annotator_id": n % 2} for n in range(4)]
-    gold = write_jsonl(tmp_path / "gold.jsonl", rows)
-    answers = write_jsonl(tmp_path / "answers.jsonl", [{"label": "a"}, {"label": "b"}])
-    with pytest.raises(DataError, match="in gold, 2 rows have the text of another: if by several"):
-        score_predictions(answers, str(gold))
-
-
 def test_sentence_ids_align_conllu(tmp_path: Path):
     def sentence(name: str, tag: str) -> str:
         return f"# sent_id = {name}\n# text = x\n1\tx\t_\t{tag}" + "\t_" * 6 + "\n\n"

@@ -394,7 +394,7 @@ def test_commands(tmp_path: Path) -> None:
     for name in ("exact_match", "f1", "noans_exact"):
         assert json.loads(scores.out)[name] == pytest.approx(saved[name], abs=1e-12)
     analyzed = run("report", first, "--format", "table")
-    assert "By question word" in analyzed.out and "Errors: " in analyzed.out
+    assert "By length of the first gold answer" in analyzed.out and "Errors: " in analyzed.out
     run("compare", first, run_folder / "seed-2", "--metric", "exact_match").ok()
     run("report", first, "--out", tmp_path / "report.html").ok()
     run("thresholds", first).refused("`qa` choose a threshold in training")

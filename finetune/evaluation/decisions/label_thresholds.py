@@ -15,14 +15,13 @@ from itertools import compress, permutations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from finetune.config.metric_properties import properties_of
 from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
 from finetune.evaluation.decisions import Choice
 from finetune.evaluation.items import TableRows, Tables
-from finetune.evaluation.metrics import Metric, f1, precision, recall
+from finetune.evaluation.metrics import RATES, Metric, precision, recall
 from finetune.evaluation.prediction_types.labels import LABEL, LABELS
 from finetune.evaluation.significance import find_metric
 from finetune.types import UserError, abbreviated
@@ -189,19 +188,14 @@ def _best_rate(counts: np.ndarray, goal: Goal) -> int:
     return int(np.argmax(np.where(reached, free, -1.0)))
 
 
-def table_of(data: LabelProbabilities, thresholds: Mapping[str, npt.ArrayLike]) -> TableRows:
-    """Tabulate precision, recall, F1, predicted and gold examples of each label.
-
-    A label has a row for its threshold, or for each of several.
-    """
+def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> TableRows:
+    """Tabulate precision, recall, F1, predicted and gold examples of each label."""
     rows = []
     for name, scores, gold in zip(data.columns, data.scores.T, data.applies.T, strict=True):
-        cuts = np.atleast_1d(thresholds[name])
-        counts = _counts(scores, gold, cuts)
-        columns = {"threshold": cuts, "precision": precision(counts), "recall": recall(counts)}
-        columns |= {"f1": f1(counts), "predicted": counts[:, 1], "gold": counts[:, 2]}
-        values = zip(*(column.tolist() for column in columns.values()), strict=True)
-        rows += [{"label": name} | dict(zip(columns, row, strict=True)) for row in values]
+        (counts,) = _counts(scores, gold, np.array([thresholds[name]]))
+        row = {"label": name, "threshold": thresholds[name]}
+        row |= {rate: float(value(counts)) for rate, value in RATES.items()}
+        rows.append(row | {"predicted": int(counts[1]), "gold": int(counts[2])})
     return rows
 
 
@@ -229,8 +223,6 @@ def choose_thresholds(
             f"{folder}: no label has {_FEWEST} gold examples in {split}, too few to choose a "
             "threshold on: train with more validation data."
         )
-    if len(rows) == 1:
-        notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
     fitted, before_after = cross_fitted(data, goal, default), {}
     for name, of_split in splits.items():
         before = np.full(len(chosen), default)
@@ -242,16 +234,6 @@ def choose_thresholds(
     fixed, least = ("precision", goal.precision) if goal.recall is None else ("recall", goal.recall)
     if missed := [r["label"] for r in rows if r[fixed] < (least or 0) and r["gold"] >= _FEWEST]:
         notes.append(f"no threshold reaches this for {abbreviated(missed)}: the nearest is taken")
-    if len(rows) > 1:
-        before_rows = table_of(data, dict.fromkeys(data.columns, default))
-        pairs = zip(rows, before_rows, strict=True)
-        shown = [row | {f"f1 at {default:g}": old["f1"]} for row, old in pairs]
-    else:
-        tenths = table_of(data, {data.columns[0]: np.arange(1, 10) / 10})
-        trade = sorted([*tenths, *rows], key=lambda row: row["threshold"])
-        names = {f"threshold of {data.columns[0]}": "threshold"}
-        names |= {name: name for name in ("precision", "recall", "f1", "predicted")}
-        shown = [{name: row[key] for name, key in names.items()} for row in trade]
     title = f"{goal}, chosen on {len(data.gold):,} examples of {split}"
     content = {"goal": str(goal), "thresholds": chosen, "metric": metric, "scores": before_after}
-    return Choice({"thresholds": chosen}, content, {"": shown}, notes, title)
+    return Choice({"thresholds": chosen}, content, {"": rows}, notes, title)

@@ -6,7 +6,6 @@ Data with unanswerable questions also have the scores of the questions with an a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,8 +33,6 @@ from finetune.evaluation.prediction_types.squad import exact_match, word_f1
 from finetune.types import ANSWERABLE, UNANSWERABLE, Answer, AnswerPrediction, FoundAnswer, Question
 
 ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
-QUESTION_WORDS = ("what", "who", "whom", "whose", "when", "where", "which", "why", "how")
-OTHER_QUESTIONS = "other"
 
 
 def gold_answers(example: Question) -> tuple[str, ...] | None:
@@ -109,10 +106,8 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
 
 
 def _groupings(tables: Tables) -> dict[str, Grouping]:
-    words, answers = [], []
+    answers = []
     for example in tables.examples:
-        lowered = re.findall(r"\w+", example.text.lower())
-        words.append(next(filter(QUESTION_WORDS.__contains__, lowered), OTHER_QUESTIONS))
         gold = example.answers or ()
         size = len(gold[0].text.split()) if gold else 0
         answers.append(bucket(size, ANSWER_LENGTHS) if gold else UNANSWERABLE)
@@ -121,8 +116,6 @@ def _groupings(tables: Tables) -> dict[str, Grouping]:
         "answer length": (answers, [UNANSWERABLE, *buckets(ANSWER_LENGTHS)]),
         "text length": (lengths, buckets(TEXT_LENGTHS)),
     }
-    if {*words} != {OTHER_QUESTIONS}:
-        groups["question word"] = words, (*QUESTION_WORDS, OTHER_QUESTIONS)
     columns = [_question_counts(tables, exact) for exact in (False, True)]
     return {
         name: Grouping(
