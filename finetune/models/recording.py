@@ -139,7 +139,8 @@ class Recording:
 
     def write_gradients(self) -> list[Tensor]:
         """Write the gradients of the weights over those of the step; there are no other results."""
-        torch._foreach_copy_(self.gradients, self.backward())
+        if gradients := self.backward():
+            torch._foreach_copy_(self.gradients, gradients)
         return []
 
     def require_equal_without_fillers(self, batch: Batch) -> None:
@@ -153,18 +154,20 @@ class Recording:
             for row, shape in ((self.row, self.key.shape), (batch, None)):
                 states = self.states(row, shape)
                 self.live = [state[: len(batch.input_ids)] for state in states]
-                results.append(([state.detach() for state in self.live], self.backward()))
+                results.append([state.detach() for state in self.live])
+                if shape is not None:
+                    self.write_gradients()
+            gradients = self.backward()
         self.live.clear()  # else its nodes would tie the recording to the stream of this check
         enabled, dtype = self.key.autocast
         tolerance = 2 * torch.finfo(dtype if enabled else states[0].dtype).eps ** 0.5
-        (states, gradients), (others, other_gradients) = results
         equal = [
             ((new - old).float().norm(dim=1) <= tolerance * old.float().norm(dim=1)).all()
-            for new, old in zip(states, others, strict=True)
+            for new, old in zip(*results, strict=True)
         ]
         if gradients:
-            difference = _distances(gradients, other_gradients).norm()
-            equal.append(difference <= tolerance * _norms(other_gradients).norm())
+            difference = _distances(self.gradients, gradients).norm()
+            equal.append(difference <= tolerance * _norms(gradients).norm())
         if not torch.stack(equal).all():
             raise RuntimeError(WRONG_FILLERS)
 

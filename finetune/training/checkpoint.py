@@ -31,8 +31,6 @@ class Progress:
     step: int = 0
     best_score: float | None = None
     best_step: int = 0
-    num_best: int = 0
-    """The number of evaluations with the best score."""
 
 
 @dataclass
@@ -81,10 +79,14 @@ def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) 
         )
     masters.load_moments(optimizer, moments)
     saved = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    known = {field.name for field in dataclasses.fields(TrainerState)}
-    state = TrainerState(**{name: saved[name] for name in known & saved.keys()})
-    state.tasks = {name: Progress(**values) for name, values in saved["tasks"].items()}
+    state: TrainerState = _known(TrainerState, saved)
+    state.tasks = {name: _known(Progress, values) for name, values in saved["tasks"].items()}
     return state
+
+
+def _known(cls: Any, values: Mapping[str, Any]) -> Any:
+    names = {field.name for field in dataclasses.fields(cls)}
+    return cls(**{name: value for name, value in values.items() if name in names})
 
 
 def save_training_state(
@@ -102,11 +104,6 @@ def save_training_state(
     save_file(tensors, str(folder / OPTIMIZER))
     text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"
     (folder / STATE).write_text(text, encoding="utf-8")
-    write_checkpoint_checksums(folder)
-
-
-def write_checkpoint_checksums(folder: Path) -> None:
-    """Write the checksums of all files of a checkpoint."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     write_checksums(folder, [path for path in paths if path != folder / CHECKSUMS])
 

@@ -212,17 +212,15 @@ class Scorer:
         examples, predicted = self._predict(split)
         metrics = self._scores(examples, predicted)
         score = self._selection_score(metrics)
-        better = progress.best_score is None or score > progress.best_score
         # of equal scores the later, which has a lower learning rate
-        is_best = better or score == progress.best_score
-        progress.num_best = 1 if better else progress.num_best + is_best
+        is_best = progress.best_score is None or score >= progress.best_score
         if is_best:
             progress.best_score, progress.best_step = score, progress.step
             self._save_best()
             folder.write_predictions(split, examples, predicted)
             self.notify_saved(folder.best)
         self.log.evaluation(progress.step, split, metrics)
-        self._report_score(split, metrics, better=better, is_best=is_best)
+        self._report_score(split, metrics, is_best=is_best)
         num_steps = self.data.schedule.num_steps
         event = EvaluationEvent(
             progress.step, num_steps, split, metrics, is_best, examples, predicted
@@ -239,28 +237,20 @@ class Scorer:
             self.folder.wait()
         notify(self.callbacks, SaveEvent(self.progress.step, folder, folder == self.folder.best))
 
-    def _report_score(
-        self, split: str, metrics: Mapping[str, float], *, better: bool, is_best: bool
-    ) -> None:
+    def _report_score(self, split: str, metrics: Mapping[str, float], *, is_best: bool) -> None:
         now, name, progress = time.monotonic(), self.task.state.metric, self.progress
         is_last = progress.step == self.data.schedule.num_steps
         if now - self.last_score < SCORE_EVERY and not is_last:
             return
-        if is_best and not better and not metrics[name]:  # it has not learned anything yet
-            return
         self.last_score = now
         best = self._sign(name) * (progress.best_score or 0.0)
-        note = "best so far" if better else f"best {best:.4f}"
-        if is_best and not better:
-            note = "equal to the best so far"
+        note = "best so far" if is_best else f"best {best:.4f}"
         self.reporter.log(f"step {progress.step}: {split} {name} {metrics[name]:.4f} ({note})")
 
     def report_kept(self) -> None:
         """Print the step whose model is kept."""
         if self.data.validation is not None:
-            equal = self.progress.num_best
-            of = f" (the last of {equal} evaluations with the best score)" if equal > 1 else ""
-            self.reporter.log(f"kept: the model of step {self.progress.best_step}{of}")
+            self.reporter.log(f"kept: the model of step {self.progress.best_step}")
 
     def score_best(self) -> FitResult:
         """Load the best model from its folder, calibrate it, and score it on each split."""
