@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 
 from benchmarks.measure import Work
 from benchmarks.synthetic import LIKE, Words, sample, strata, write_shape
-from finetune.config.tasks import CONFIGS, choices
+from finetune.config.tasks import CONFIGS, setting_types
 from finetune.data import Dataset
 from finetune.data.examples import Examples
 from finetune.models.loading import load_config, resolve_model
@@ -193,7 +193,7 @@ def _task(
     if name == "reviews":
         name = "classify"
     training: dict[str, Any] = {"model": model, "max_length": longest(model, like.longest)}
-    if "greedy" in choices(CONFIGS[name], "decoding"):
+    if "greedy" in get_args(setting_types(CONFIGS[name]).get("decoding")):
         training["decoding"] = "greedy"  # as pipelines do
     if settings.data:
         training |= {"data": settings.data, "columns": settings.columns}

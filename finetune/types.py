@@ -603,13 +603,13 @@ class TextPrediction(Prediction):
         """The probability of each class if one is right; empty if they are not known."""
         return {} if self.score is None or self.scores is None else self.scores
 
-    def abstain(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: float) -> Self:
         """Leave out the labels whose probability is below ``least``: one label is then None."""
         label, known = self.label, self.scores or {}
         if isinstance(label, tuple):
-            unsure = [name for name in label if known[name] < least(name)]
+            unsure = [name for name in label if known[name] < least]
             return self._without(unsure, label=tuple(name for name in label if name not in unsure))
-        if isinstance(label, str) and (self.score or 0.0) < least(label):
+        if isinstance(label, str) and (self.score or 0.0) < least:
             return self._without(label, label=None)
         return self._without(None)
 
@@ -663,9 +663,9 @@ class ChoicePrediction(Prediction):
         """The probability of each choice by its index; empty if they are not known."""
         return dict(enumerate(self.scores))
 
-    def abstain(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: float) -> Self:
         """Leave out the choice if its probability is below ``least``."""
-        if self.choice is not None and self.score < least(""):
+        if self.choice is not None and self.score < least:
             return self._without(self.choice, choice=None, text="")
         return self._without(None)
 
@@ -729,7 +729,7 @@ class TokenPrediction(WordPrediction):
     def without_temperature(self) -> Self:
         return dataclasses.replace(self, scores=self.uncalibrated or ())
 
-    def abstain(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: float) -> Self:
         """Leave out the spans, or plain tags, whose probability is below ``least``."""
         nothing: Any = None
         spans, scores, changes = self.spans, self.span_scores, dict[str, Any]()
@@ -773,7 +773,7 @@ class SpanPrediction(WordPrediction):
         entropy = -math.fsum(x * math.log2(x) + (1 - x) * math.log2(1 - x) for x in p)
         return entropy / max(len(self.words), 1)
 
-    def abstain(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: float) -> Self:
         """Leave out the spans whose probability is below ``least``."""
         (spans, scores), unsure = _divided(self.spans, self.scores, least)
         return self._without(self._spans(*unsure), spans=spans, scores=scores)
@@ -798,7 +798,7 @@ class RelationPrediction(WordPrediction):
     def value(self) -> tuple[Relation, ...]:
         return self.relations
 
-    def abstain(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: float) -> Self:
         """Leave out the relations whose probability is below ``least``."""
         (relations, scores), unsure = _divided(self.relations, self.scores, least)
         abstained = relation_values(self.spans, *unsure)
@@ -845,9 +845,9 @@ class AnswerPrediction(Prediction):
         known = [row for row in best if isinstance(row[1], float)]
         return sorted(known, key=lambda row: -row[1])[:4]
 
-    def abstain(self, least: Callable[[str], float]) -> Self:
+    def abstain(self, least: float) -> Self:
         """Leave out the prediction, an answer or none, if its probability is below ``least``."""
-        if self.score < least(""):
+        if self.score < least:
             return self._without("" if self.answer is None else self.answer.text, answer=None)
         return self._without(None)
 
@@ -936,11 +936,10 @@ def _one_less_margin(scores: Mapping[str, float]) -> float:
 
 
 def _divided(
-    answers: Sequence[Any], scores: Sequence[float], least: Callable[[str], float]
+    answers: Sequence[Any], scores: Sequence[float], least: float
 ) -> list[tuple[tuple[Any, ...], tuple[float, ...]]]:
     scored = list(zip(answers, scores, strict=True))
-    unsure = [score < least(answer.label) for answer, score in scored]
-    parts = ([pair for pair, out in zip(scored, unsure, strict=True) if out == k] for k in (0, 1))
+    parts = ([pair for pair in scored if (pair[1] < least) == unsure] for unsure in (False, True))
     return [(tuple(a for a, _ in part), tuple(s for _, s in part)) for part in parts]
 
 

@@ -22,7 +22,6 @@ from typing import (
     NamedTuple,
     TypeVar,
     cast,
-    get_args,
     get_origin,
     get_type_hints,
 )
@@ -943,11 +942,6 @@ def affects_results(name: str) -> bool:
     """
     mark = affects_of(TrainConfig).get(name)
     return mark is None or mark.results
-
-
-def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:
-    """List the legal values of a ``Literal`` field; empty if the task has no such field."""
-    return get_args(setting_types(config).get(name))
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from accelerate.utils import gather_object
 
-from finetune.config.tasks import choices
 from finetune.data.in_memory import input_table, is_from, require_inputs
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
@@ -51,7 +50,6 @@ from finetune.types import (
     TokenExample,
     TokenPrediction,
     UserError,
-    did_you_mean,
     quantity,
 )
 
@@ -102,12 +100,8 @@ class Predictor:
         config = task.state.config
         changed: dict[str, Any] = {"max_tokens": max_tokens}
         if decoding is not None:
-            legal = choices(type(config), "decoding")
-            if decoding not in legal:
-                what = f"legal are {', '.join(legal)}" if legal else f"{task.name} models have none"
-                raise UserError(
-                    f"--decoding {decoding}: {what}.{did_you_mean(str(decoding), legal)}"
-                )
+            if "decoding" not in vars(config):
+                raise UserError(f"--decoding {decoding}: {task.name} models have none.")
             changed["decoding"] = decoding
         self.task = replace(task, state=replace(task.state, config=replace(config, **changed)))
         decisions = Decisions.restored(self.task.state.decisions if decide else {})

@@ -43,7 +43,7 @@ def calibrate(
 
 def with_threshold(
     task: Task, threshold: str | float | Mapping[str, float]
-) -> tuple[Task, float | Mapping[str, float] | None]:
+) -> tuple[Task, float | None]:
     """Give a task a threshold: one for all, or `NAME=P,NAME=P` by the name of a label.
 
     Returns:
@@ -51,8 +51,8 @@ def with_threshold(
         below which its model abstains.
 
     Raises:
-        UserError: The predictions have no probability, no label has this name, or the thresholds
-            are not from 0 to 1.
+        UserError: The predictions have no probability, no label with a threshold has this name,
+            or the thresholds are not from 0 to 1.
     """
     state: Any = task.state
     if labels := state.threshold_labels:
@@ -63,14 +63,7 @@ def with_threshold(
         raise UserError(
             f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
         )
-    if not (isinstance(threshold, Mapping) or "=" in str(threshold)):
-        return task, _probability(threshold, "")
-    if not (type.one_class and type.classes):
-        raise UserError(
-            f"--threshold {threshold!r}: answers of `finetune {task.name}` share one threshold: "
-            "write a number."
-        )
-    return task, read_thresholds(threshold, list(state.labels))
+    return task, _probability(threshold, "")
 
 
 def read_thresholds(

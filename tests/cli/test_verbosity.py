@@ -1,10 +1,9 @@
-"""Options of every command: --quiet and --verbose; NO_COLOR; machine-readable checks."""
+"""Options of every command: --quiet and --verbose; machine-readable checks."""
 
 from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -58,39 +57,3 @@ def test_checks_for_pipelines(texts: Path):
     findings = json.loads(run("check", clean, "--format", "json").out)
     warned = any(finding["level"] == "warning" for finding in findings)
     assert run("check", clean, "--strict").code == int(warned)
-
-
-def test_no_color_means_no_style_at_all(tmp_path: Path):
-    """A table on a terminal, with and without NO_COLOR."""
-    write_jsonl(
-        tmp_path / "gold.jsonl", [{"text": f"t{n}", "label": "ab"[n % 2]} for n in range(6)]
-    )
-    arguments = ["score", "gold.jsonl", "gold.jsonl", "--format", "table"]
-    styled = {}
-    for value in ("", "1"):
-        main, worker = pty.openpty()
-        environment = {
-            "PATH": os.environ["PATH"],
-            "TERM": "xterm-256color",
-            "NO_COLOR": value,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            "COLUMNS": "80",
-        }
-        subprocess.run(
-            [sys.executable, "-m", "finetune", *arguments],
-            stdout=worker,
-            cwd=tmp_path,
-            env=environment,
-            check=True,
-        )
-        os.close(worker)
-        text = b""
-        while len(text) < 100_000:
-            try:
-                text += os.read(main, 4096)
-            except OSError:  # all is read
-                break
-        os.close(main)
-        assert len(text) > 100
-        styled[value] = b"\x1b[" in text
-    assert styled == {"": True, "1": False}

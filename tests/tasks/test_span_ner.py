@@ -183,7 +183,7 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(workdir: Path, tmp
     assert texts >= {("the bank of  New York", "ORG"), ("New York", "LOC")}
     (flat,) = finetune.load(result.folder, decoding="flat").predict(["the bank of New York"])
     assert len(flat.spans) == 1
-    with pytest.raises(ValueError, match=r"--decoding greedy: legal are .*flat, nested"):
+    with pytest.raises(ValueError, match=r"--decoding must be one of .*flat, nested"):
         finetune.load(result.folder, decoding="greedy")
 
     resumed = replace(config, resume=True)

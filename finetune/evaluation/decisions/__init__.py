@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -46,13 +46,13 @@ class Decisions:
     """The decisions that `finetune thresholds` saves with a model, for `predict` and `serve`.
 
     Attributes:
-        confidence: The model abstains below this probability: a number, or one for each label.
+        confidence: The model abstains below this probability.
         costs: The costs of mistakes, whose expectation decides the label.
         sets: The rule of prediction sets.
         distance: The model abstains on texts at a larger distance from the training data.
     """
 
-    confidence: float | Mapping[str, float] | None = None
+    confidence: float | None = None
     costs: Costs = field(default_factory=dict)
     sets: SetRule | None = None
     distance: float | None = None
@@ -61,8 +61,10 @@ class Decisions:
     def restored(cls, values: Mapping[str, Any]) -> Self:
         """Read the decisions that a model was saved with; UserError if they are damaged."""
         try:
+            decisions = cls(**values)
+            math.isnan(decisions.confidence or 0.0)  # TypeError if it is no number
             sets = values.get("sets")
-            return cls(**{**values, "sets": None if sets is None else SetRule(**sets)})
+            return dataclasses.replace(decisions, sets=None if sets is None else SetRule(**sets))
         except TypeError as error:
             raise UserError(f"its decisions are damaged ({error}).") from error
 
@@ -90,8 +92,7 @@ class Decisions:
         prediction = dataclasses.replace(prediction, decided=decided)
         if self.confidence is None and self.distance is None:
             return prediction
-        least = below(math.inf if is_ood else self.confidence or 0.0)
-        return prediction.abstain(least)
+        return prediction.abstain(math.inf if is_ood else self.confidence or 0.0)
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,3 @@ def _cheapest(prediction: Any, costs: Costs) -> Any:
     label = min(probabilities, key=lambda name: (expected[name], -probabilities[name]))
     decided = {**prediction.decided, "cost": round(expected[label], 6)}
     return dataclasses.replace(prediction, label=label, score=probabilities[label], decided=decided)
-
-
-def below(confidence: float | Mapping[str, float]) -> Callable[[str], float]:
-    """Make a function from a label to the lowest probability at which it is predicted."""
-    if isinstance(confidence, Mapping):
-        return lambda name: confidence.get(name, 0.0)
-    return lambda _: confidence
