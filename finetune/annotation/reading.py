@@ -9,7 +9,6 @@ from typing import Any
 from finetune.annotation import brat, doccano, inclusive, label_studio, prodigy
 from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, Annotations, counted
 from finetune.config.recipes import local_path
-from finetune.config.values import conforms
 from finetune.data import texts, token_rows
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError
@@ -170,12 +169,6 @@ def _with_text(sentence: TokenRow, row: Row, column: str) -> TokenRow:
     if not isinstance(text, str):
         raise DataError(
             f"{row.where}: offsets without a text: write the predictions with --keep-columns."
-        )
-    pairs = conforms(offsets, list[list[int]]) and len(offsets) == len(sentence.words)
-    if not pairs or any(len(p) != 2 or not 0 <= p[0] <= p[1] <= len(text) for p in offsets):
-        raise DataError(
-            f"{row.where}: offsets must be the characters of each word, from 0 to {len(text)}, "
-            f"such as [[0, 3], [4, 7]], not {offsets!r:.60}."
         )
     return sentence._replace(text=text, offsets=tuple((start, end) for start, end in offsets))
 

@@ -142,8 +142,6 @@ class Similarity(VectorOptions, OutOption, FormatOption, ResampleOptions, DataOp
     """File or folder of texts for standardization: vectors are standardized over 1,000 of its
     lines."""
     resamples: int = 1000
-    window: int | None = None
-    """Number of words to read on each side of a word in context. Default: all words."""
     threshold: Annotated[bool, COMMON] = False
     """Classify words in context by a threshold on their cosine, which separates the labels of the
     train split best."""

@@ -145,7 +145,6 @@ def compare_pairs(
     pairs: Sequence[TextExample],
     *,
     standardizer: Standardizer | None = None,
-    window: int | None = None,
     reporter: Reporter | None = None,
 ) -> list[Cosines]:
     """Compute the cosines of all pairs, raw and, with a standardizer, standardized.
@@ -156,7 +155,6 @@ def compare_pairs(
             has separate cosines.
         pairs: The pairs.
         standardizer: Fitted on a corpus with the same embedder settings.
-        window: The number of words to read on each side of a word in context; None reads all.
         reporter: Shows the progress.
     """
     scales: list[Callable[[Array], Array]] = [np.asarray]
@@ -165,7 +163,7 @@ def compare_pairs(
     layers = embedder.layers if embedder.combine == "none" else [None]
     expected = [ExpectedCosine() for _ in scales]
     values = np.zeros((len(scales), len(layers), len(pairs)))
-    vectors = _vectors(embedder, pairs, window)
+    vectors = _vectors(embedder, pairs)
     with reporter or Reporter(quiet=True) as progress:
         progress.start("similarity", len(pairs), unit="pair")
         for number, both in enumerate(zip(vectors, vectors, strict=True)):
@@ -194,9 +192,7 @@ def fit_standardizer(
     return Standardizer.fit(embedding.vectors for embedding in embedder.encode(lines))
 
 
-def _vectors(
-    embedder: Embedder, pairs: Sequence[TextExample], window: int | None
-) -> Iterator[Array]:
+def _vectors(embedder: Embedder, pairs: Sequence[TextExample]) -> Iterator[Array]:
     compared: deque[slice] = deque()  # the words to compare, of inputs that are read ahead
 
     def inputs() -> Iterator[str | tuple[str, ...]]:
@@ -207,25 +203,22 @@ def _vectors(
                     compared.append(slice(1))
                     yield text
                 else:
-                    words, location = _with_context(pair.where, text, target, window)
-                    compared.append(location)
-                    yield words
+                    words, offsets = split_words(text)
+                    compared.append(_location(pair.where, text, target, offsets))
+                    yield tuple(words)
 
     for embedding in embedder.encode(inputs()):
         yield embedding.vectors[compared.popleft()].mean(axis=0)
 
 
-def _with_context(
-    where: str, text: str, target: Characters | None, window: int | None
-) -> tuple[tuple[str, ...], slice]:
-    words, offsets = split_words(text)
+def _location(
+    where: str, text: str, target: Characters | None, offsets: Sequence[Characters]
+) -> slice:
     start, end = target or (0, len(text))
     inside = [n for n, (first, last) in enumerate(offsets) if first < end and start < last]
     if not inside:
         raise UserError(f"{where}: {text[start:end]!r:.60} holds no word to compare.")
-    left = 0 if window is None else max(0, inside[0] - window)
-    right = len(words) if window is None else inside[-1] + 1 + window
-    return tuple(words[left:right]), slice(inside[0] - left, inside[-1] + 1 - left)
+    return slice(inside[0], inside[-1] + 1)
 
 
 def estimates(
@@ -259,8 +252,6 @@ def run_similarity(command: Similarity) -> None:
     unit: Any = command.unit
     if unit == "auto":
         unit = "word" if in_context else "text"
-    if command.window is not None and (command.window < 0 or not in_context or unit == "text"):
-        raise UserError("--window must be 0 or more, and needs data that name words in texts.")
     embedder = open_embedder(command, command.layers, unit=unit, combine=command.combine)
     standardizer = None
     if command.standardize is not None:
@@ -271,7 +262,6 @@ def run_similarity(command: Similarity) -> None:
         show(f"standardized over {words} of {command.standardize}", error=True)
     options: dict[str, Any] = {
         "standardizer": standardizer,
-        "window": command.window,
         "reporter": Reporter(quiet=command.format != "table"),
     }
     cosines = compare_pairs(embedder, data.pairs, **options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -48,11 +48,10 @@ class _Line(NamedTuple):
 
 @dataclass
 class PackingCounts:
-    """Counts of packed documents, lines and tokens."""
+    """Counts of packed lines and tokens."""
 
     frequency: Any
     """Occurrences of each subword [V]."""
-    documents: int = 0
     lines: int = 0
     cut: int = 0
     """Lines over the limit, which were cut."""
@@ -87,12 +86,9 @@ def pack_documents(
         packing: End sequences with their document, or go on after a separator. Documents in one
             sequence have an empty line between them.
     """
+    counts = PackingCounts(np.zeros(len(tokenizer.tokenizer), np.int64))
     room = tokenizer.room(max_length)
-
-    counts = PackingCounts(np.zeros(len(tokenizer.tokenizer), np.int64), len(documents))
-    packed = collected(_packed(documents, tokenizer, room, packing, counts), "packing")
-    counts.sequences = len(packed)
-    return packed, counts
+    return collected(_packed(documents, tokenizer, room, packing, counts), "packing"), counts
 
 
 def _packed(
@@ -102,75 +98,55 @@ def _packed(
     packing: Packing,
     counts: PackingCounts,
 ) -> Iterator[TextBlock]:
-    open_sequence = _OpenSequence(room, tokenizer.tokenizer.sep_token_id)
+    separator = _Line("", [tokenizer.tokenizer.sep_token_id], [0])
+    block, size, source = list[_Line](), 0, TextExample(0, "")
     for document, lines in _tokenized(documents, tokenizer, counts.frequency):
-        if packing == "doc-sentences" or document.key != open_sequence.source.key:
-            yield from open_sequence.close()
-        else:
-            open_sequence.separate()
+        if block and (packing == "doc-sentences" or document.key != source.key):
+            yield _block(block, source, separator, counts)
+            block, size = [], 0
+        elif block:
+            block.append(separator)
+            size += 1
         counts.lines += len(lines)
         for line in lines:
-            size = len(line.ids)
-            counts.subwords += size
-            if size > room:
+            counts.subwords += len(line.ids)
+            counts.empty += not line.ids
+            parts: Iterable[_Line] = [line] if line.ids else []
+            if len(line.ids) > room:
                 counts.cut += 1
-                space = room - open_sequence.size
-                first = space if space >= room // 4 else room
-                for part in _cut(line, tokenizer, first, room):
-                    yield from open_sequence.add(part, document)
-            elif size:
-                yield from open_sequence.add(line, document)
-            else:
-                counts.empty += 1
-    yield from open_sequence.close()
+                space = room - size
+                parts = _cut(line, tokenizer, space if space >= room // 4 else room, room)
+            for part in parts:
+                if size + len(part.ids) > room:
+                    yield _block(block, source, separator, counts)
+                    block, size = [], 0
+                source = source if block else document
+                block.append(part)
+                size += len(part.ids)
+    if block:
+        yield _block(block, source, separator, counts)
 
 
-class _OpenSequence:
-    """The sequence being filled."""
-
-    def __init__(self, room: int, separator: int) -> None:
-        self.room, self.size, self.number = room, 0, 0
-        self.separator = _Line("", [separator], [0])
-        self.lines: list[_Line] = []
-        self.source = TextExample(0, "")
-
-    def add(self, line: _Line, document: TextExample) -> list[TextBlock]:
-        size = len(line.ids)
-        ended = self.close() if self.size + size > self.room else []
-        if not self.lines:
-            self.source = document
-        self.lines.append(line)
-        self.size += size
-        return ended
-
-    def separate(self) -> None:
-        if self.lines:
-            self.lines.append(self.separator)
-            self.size += 1
-
-    def close(self) -> list[TextBlock]:
-        while self.lines and self.lines[-1] is self.separator:
-            del self.lines[-1]
-        ended, self.lines, self.size = self.lines, [], 0
-        if not ended:
-            return []
-        ids, starts, lines = array("i"), array("i"), array("i")
-        for line in ended:
-            lines.append(len(starts))
-            before = len(ids)
-            starts.extend([before + start for start in line.starts])
-            ids.extend(line.ids)
-        self.number += 1
-        return [
-            TextBlock(
-                self.number - 1,
-                "\n".join([line.text for line in ended]),
-                where=self.source.where,
-                key=self.source.key,
-                document=self.source.id,
-                subwords=(ids.tobytes(), starts.tobytes(), lines.tobytes()),
-            )
-        ]
+def _block(
+    block: list[_Line], source: TextExample, separator: _Line, counts: PackingCounts
+) -> TextBlock:
+    while block[-1] is separator:
+        del block[-1]
+    ids, starts, lines = array("i"), array("i"), array("i")
+    for line in block:
+        lines.append(len(starts))
+        before = len(ids)
+        starts.extend([before + start for start in line.starts])
+        ids.extend(line.ids)
+    counts.sequences += 1
+    return TextBlock(
+        counts.sequences - 1,
+        "\n".join([line.text for line in block]),
+        where=source.where,
+        key=source.key,
+        document=source.id,
+        subwords=(ids.tobytes(), starts.tobytes(), lines.tobytes()),
+    )
 
 
 def _tokenized(

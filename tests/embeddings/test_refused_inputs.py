@@ -15,7 +15,6 @@ EXAMPLES = Path("examples/data").absolute()
 FILES = {
     "PAIRS": EXAMPLES / "similarity",
     "WORDS": EXAMPLES / "words" / "pairs.jsonl",
-    "NAMED": EXAMPLES / "words" / "in_context.jsonl",
     "TEXTS": EXAMPLES / "words" / "senses.jsonl",
     "TAGS": EXAMPLES / "ner" / "test.conll",
     "SENSES": EXAMPLES / "senses",
@@ -46,7 +45,6 @@ REFUSED = {
         "--text a": "give both texts",
         "--data PAIRS --resamples 0": "--resamples must be 1 or more",
         "--data PAIRS --resamples 99999999": "must be at most 10,000,000",
-        "--data NAMED --unit text --window 3": "needs data that name words",
         "--data WORDS --combine none --out x.jsonl": "one cosine of a pair",
     },
     "similarity MODEL --threshold": {
