@@ -37,6 +37,9 @@ from finetune.types import IGNORED, TextExample, TokenSequence
 
 MASK_PROBABILITY = 0.3
 """Fraction of the subwords of a second text that cmlm predicts."""
+MASK_SPAN = 2
+"""Most subwords that a mask token replaces in a copy of mirror: Mirror-BERT replaces five
+characters, which touch about two."""
 TEMPLATES = ('This sentence : "{text}" means {mask} .', 'This sentence of "{text}" means {mask} .')
 """The templates of PromptBERT (Jiang et al., 2022) for BERT."""
 TEMPLATE_ALONE = 2**48
@@ -180,9 +183,9 @@ class _Mirror(_SimCSE):
         return [self.tokenizer.tokenizer.mask_token_id]
 
     def other(self, view: TokenSequence, key: str) -> TokenSequence:
-        # Mirror-BERT replaces five characters, which touch about two subwords; a subword stays
+        # one subword of the text stays
         first, last = len(self.before), len(view.input_ids) - len(self.after)
-        width = min(self.state.config.mask_span, last - first - 1)
+        width = min(MASK_SPAN, last - first - 1)
         if width < 1:
             return view
         start = random.Random(key).randint(first, last - width)

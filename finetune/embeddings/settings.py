@@ -58,9 +58,6 @@ class SentenceConfig(TrainConfig):
     temperature: Annotated[float | None, COMMON, POSITIVE] = None
     """Temperature that divides the cosines in the loss of mirror, simcse, prompt and ranking;
     default: 0.04 for mirror, else 0.05 (a scale of 20)."""
-    mask_span: Annotated[int, POSITIVE] = 2
-    """Largest number of subwords that a mask token replaces in the copies of `--objective
-    mirror`."""
     templates: tuple[str, ...] = ()
     """Two templates for `--objective prompt`, with {text} and {mask}; default: PromptBERT's
     templates. After training, vectors come from the first template."""
@@ -87,8 +84,6 @@ class SentenceConfig(TrainConfig):
                 refuse("temperature", f"--objective {objective} has none")
         elif self.batch_size == 1:
             refuse("batch_size", f"--objective {objective} compares the texts of a batch")
-        if objective != "mirror" and self.mask_span != SentenceConfig.mask_span:
-            refuse("mask_span", "it applies to --objective mirror")
         if objective != "prompt" and self.templates:
             refuse("templates", "they apply to --objective prompt")
         counts = [

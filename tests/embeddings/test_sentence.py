@@ -157,7 +157,6 @@ def test_data_that_an_objective_cannot_use(
     ("settings", "message"),
     [
         ({"objective": "softmax", "temperature": 0.1}, "--temperature 0.1: --objective softmax ha"),
-        ({"objective": "simcse", "mask_span": 3}, "--mask-span 3: it applies to --objective mirr"),
         ({"objective": "prompt", "pooling": "cls"}, "--pooling cls: with --objective prompt"),
         (
             {"objective": "prompt", "templates": ("a {text}", "b")},
@@ -198,7 +197,7 @@ def test_a_frozen_encoder_and_a_tokenizer_without_mask(workdir: Path, tmp_path: 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_masked_views(workdir: Path, family: str) -> None:
-    task, data = loaded(workdir, "mirror", "texts.txt", model=fx.checkpoint(family), mask_span=3)
+    task, data = loaded(workdir, "mirror", "texts.txt", model=fx.checkpoint(family))
     mask = task.tokenizer.tokenizer.mask_token_id
     sequences = task.encode(data.splits["train"]).sequences
     seen: set[tuple[int, ...]] = set()
@@ -211,7 +210,7 @@ def test_masked_views(workdir: Path, family: str) -> None:
             ids = one.input_ids
             assert other.input_ids == [*ids[:at], mask, *ids[len(ids) - after :]]
             width = len(ids) - len(other.input_ids) + 1
-            assert width == min(3, len(ids) - 3) and 1 <= at < len(other.input_ids) - 1
+            assert width == min(2, len(ids) - 3) and 1 <= at < len(other.input_ids) - 1
             assert other.target == one.target
             seen.add((one.example, at))
     assert len(seen) > 2 * len(sequences)  # the place of the span varies
