@@ -46,9 +46,6 @@ class ComparisonOptions:
     """The resampling unit, ``example`` or ``document``."""
     resamples: int = 10_000
     seed: int = 0
-    run_files: bool = True
-    """Whether ``metric`` may name a function in a file, which is executed. False if the name comes
-    from a run folder, which a stranger may have written."""
 
     def __post_init__(self) -> None:
         require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
@@ -96,7 +93,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
     files = [find_system(system, options.split) for system in systems]
     aligned = align_runs(list(chain.from_iterable(files)), options.source)
     type, metric = aligned.runs[0].type, options.metric
-    if metric is not None and ".py:" in metric and options.run_files:
+    if metric is not None and ".py:" in metric:
         metric, custom = load_metric(metric)
         counts, lower = custom_counts(custom, aligned.runs), custom.lower_is_better
     else:

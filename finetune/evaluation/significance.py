@@ -132,8 +132,7 @@ def find_metric(metric: str, runs: Sequence[Tables]) -> Metric:
     if chosen is not None and any(chosen.counts(run).any() for run in runs):  # the subgroup occurs
         return chosen
     near = did_you_mean(metric, [type.default] if type.default.startswith(metric) else legal)
-    of_training = "in_training" in metric or "unseen" in metric
-    if runs[0].vocabulary is None and type.in_words and of_training:
+    if runs[0].vocabulary is None and type.in_words and "in_training" in metric:
         near = " The training data are not known: name them with --train FILE."
     raise UserError(
         f"--metric {metric} does not fit these predictions: choose {abbreviated(legal, 16)}.{near}"
@@ -144,8 +143,7 @@ def subgroup_metrics(tables: Tables) -> dict[str, Metric]:
     """Make a metric of each row of the tables of subgroups.
 
     Their names join the score, the table and the subgroup, with ``_`` for spaces:
-    ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_position:1``. The accuracy on
-    unseen words has a name of its own.
+    ``span_f1_length:3``, ``span_f1_in_training:unseen``.
     """
 
     def counts(tables: Tables, name: str, group: str) -> np.ndarray:
@@ -155,7 +153,7 @@ def subgroup_metrics(tables: Tables) -> dict[str, Metric]:
         np.add.at(sums, grouping.example[rows], grouping.counts[rows])
         return sums
 
-    by_name = {
+    return {
         f"{grouping.prefix}{grouping.rate}_{name}:{group}".replace(" ", "_"): Metric(
             partial(counts, name=name, group=group), grouping.cells[grouping.rate]
         )
@@ -163,8 +161,6 @@ def subgroup_metrics(tables: Tables) -> dict[str, Metric]:
         if grouping.shown
         for group in grouping.order
     }
-    unseen = by_name.get("accuracy_in_training:unseen")
-    return by_name if unseen is None else by_name | {"unseen_word_accuracy": unseen}
 
 
 # --- Intervals and tests --------------------------------------------------------------------------

@@ -40,11 +40,6 @@ def analysis_tables(analysis: Analysis) -> dict[str, PageTable]:
             bars = [index for index, column in enumerate(rows[0]) if column in _FRACTIONS]
             cells = [[*row.values()] for row in rows]
             tables[name] = PageTable(TITLES.get(name, f"By {name}"), [*rows[0]], cells, bars)
-    if analysis.bins:
-        columns = ["confidence", "predictions", "mean confidence", "accuracy"]
-        bins = [bin for bin in analysis.bins if bin.number]
-        cells = [[f"{bin.low:.2f} to {bin.high:.2f}", *bin[2:]] for bin in bins]
-        tables["calibration"] = PageTable("Predictions by confidence", columns, cells, [3])
     return tables
 
 

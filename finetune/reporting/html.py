@@ -12,23 +12,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
-from finetune.evaluation.compare import seed_note, verdict
 from finetune.evaluation.error_analysis import Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import summarize
-from finetune.evaluation.significance import ALPHA, adjust
+from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts
 from finetune.reporting.analysis import MOST_EXAMPLES, analysis_tables, error_examples
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import PageTable, Section, markup, page_of
-from finetune.reporting.runs import ModelRuns, Run, compare_models, load_runs, summary_lines
+from finetune.reporting.runs import ModelRuns, Run, load_runs, summary_lines
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.runtime.terminal import error_line
 from finetune.runtime.terminal import printable as printable_text
@@ -42,7 +40,7 @@ MOST_CONFUSED, MOST_LABELS = 15, 20
 MOST_POINTS = 1500
 """Points of a scatter chart."""
 _CLASS_TABLES = ("type", "relation", "label", "tag")
-_DECISION_TABLES = ("calibration", "risk")
+_DECISION_TABLES = ("risk",)
 
 Explain = Callable[[Path, Sequence[Any]], Sequence[Any]]
 """A function that explains the predictions of a run for examples."""
@@ -143,9 +141,8 @@ def _page(
             html=markup("report.html", "models_and_scores", models, 1 - ALPHA),
             tables=_score_tables(models, runs),
         ),
-        *([_comparison(models)] if len(models) > 1 else []),
         *([_errors(evaluated, most_examples, why)] if evaluated else []),
-        Section("Scores by class", tables=_class_tables(evaluated)),
+        _by_run("Scores by class", _class_scores, evaluated),
         _by_run("Confusion", _confusion, evaluated),
         _by_run("Calibration and decisions", _calibration, evaluated),
         _by_run("Subgroups", _subgroups, evaluated),
@@ -169,40 +166,6 @@ def _page(
 def _by_run(title: str, section_of: Callable[[Any], Section], runs: Sequence[Any]) -> Section:
     parts = [replace(section_of(run), title=name) for name, run in runs]
     return replace(parts[0], title=title) if len(parts) == 1 else Section(title, parts=parts)
-
-
-def _comparison(models: Sequence[ModelRuns]) -> Section:
-    lines, compared = [], []
-    for first, second in combinations(models, 2):
-        try:
-            compared.append((first.name, second.name, compare_models(first, second)))
-        except (UserError, OSError) as error:
-            lines.append(f"{first.name} and {second.name} cannot be compared: {error}")
-    rows, notes = [], {}
-    adjusted = adjust([comparison.result for *_, comparison in compared])
-    for (one, other, comparison), result in zip(compared, adjusted, strict=True):
-        value, low, high = result.difference
-        rows.append(
-            [
-                *(one, other, f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}"),
-                *(result.p_bootstrap, result.p_randomization),
-                verdict(result, comparison.lower_is_better),
-            ]
-        )
-        notes[f"{one} and {other}"] = seed_note(result)
-    columns = ["A", "B", "A - B", f"{1 - ALPHA:.0%} interval"]
-    columns += ["p (bootstrap)", "p (randomization)", "verdict"]
-    table = PageTable("Differences, by the paired tests of finetune compare", columns, rows)
-    distinct = list(dict.fromkeys(notes.values()))
-    if len(distinct) > 1:
-        distinct = [f"{names}: {note}" for names, note in notes.items()]
-    if rows:
-        lines.append(f"A difference is significant where both tests have p below {ALPHA}.")
-    if len(rows) > 1:
-        lines.append(
-            "The verdicts, not the p-values, are adjusted for the number of pairs (Holm, 1979)."
-        )
-    return Section("Comparison", [*lines, *distinct], tables=[table] if rows else [])
 
 
 def _errors(evaluated: NamedEvaluations, most: int, explain: Mapping[str, Any]) -> Section:
@@ -280,23 +243,9 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
     return [(line["step"], line[key]) for line in lines if math.isfinite(line.get(key, math.nan))]
 
 
-def _class_tables(evaluated: NamedEvaluations) -> list[PageTable]:
-    if len(evaluated) == 1:
-        all_tables = analysis_tables(evaluated[0][1])
-        return [all_tables[name] for name in _CLASS_TABLES if name in all_tables]
-    tables = []
-    for key in _CLASS_TABLES:
-        by_class = [{row[key]: row for row in run.tables.get(key, ())} for _, run in evaluated]
-        rows = []
-        for name in dict.fromkeys(name for of_run in by_class for name in of_run):
-            of_name = [of_run.get(name, {}) for of_run in by_class]
-            supports = (row.get("support", 0) for row in of_name)
-            rows.append([name, *(row.get("f1") for row in of_name), max(supports)])
-        if rows:
-            columns = [key, *(name for name, _ in evaluated), "support"]
-            bars = range(1, len(evaluated) + 1)
-            tables.append(PageTable(f"F1 by {key}", columns, rows, bars))
-    return tables
+def _class_scores(analysis: Analysis) -> Section:
+    all_tables = analysis_tables(analysis)
+    return Section("", tables=[all_tables[name] for name in _CLASS_TABLES if name in all_tables])
 
 
 def _confusion(analysis: Analysis) -> Section:

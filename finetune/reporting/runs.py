@@ -15,7 +15,6 @@ from finetune.config.tasks import affects_results
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.baselines import Baseline, selection_note
-from finetune.evaluation.compare import ComparisonOptions, SystemComparison, compare_systems
 from finetune.evaluation.error_analysis import Analysis, analyze
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import score_limits
@@ -81,8 +80,8 @@ class Run(RunFolder):
 class MainScore:
     """The score of a model by the metric that selects models: the mean over its runs.
 
-    ``scores`` and ``folders`` belong to the runs; ``deviation`` is the standard deviation of the
-    scores. ``num_units`` examples were resampled, each a text or sentence (``unit``).
+    ``scores`` belong to the runs; ``deviation`` is their standard deviation. ``num_units`` examples
+    were resampled, each a text or sentence (``unit``).
     """
 
     metric: str
@@ -90,7 +89,6 @@ class MainScore:
     estimate: Estimate
     scores: tuple[float, ...]
     deviation: float | None
-    folders: tuple[Path, ...]
     num_units: int
     unit: str
 
@@ -192,24 +190,9 @@ def _score_of_folds(runs: Sequence[Run], folds: Mapping[str, Any]) -> MainScore 
         Estimate(summary["mean"], summary["low"], summary["high"]),
         tuple(summary["seeds"].values()),
         summary["standard_deviation"],
-        tuple(run.path for run in runs),
         len(summary["seeds"]),
         "fold",
     )
-
-
-def compare_models(first: ModelRuns, second: ModelRuns) -> SystemComparison:
-    """Compare two models by their main score; UserError says why they cannot be compared."""
-    one, other = first.score, second.score
-    if one is None or other is None:
-        raise UserError("one of them has no score.")
-    if "fold" in (one.unit, other.unit):
-        raise UserError("the scores of folds are of different examples.")
-    if (one.metric, one.split) != (other.metric, other.split):
-        raise UserError(f"{one.metric} on {one.split} and {other.metric} on {other.split} differ.")
-    files = (",".join(map(str, score.folders)) for score in (one, other))
-    options = ComparisonOptions(metric=one.metric, split=one.split, run_files=False)
-    return compare_systems(*files, options=options)
 
 
 def _is_run(folder: Path) -> bool:
@@ -278,7 +261,6 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
         interval,
         scores,
         standard_deviation(scores),
-        tuple(run.path for run, _ in analyzed),
         counts[0].num_units,
         type.wording.unit,
     )

@@ -129,8 +129,8 @@ def test_the_threshold_of_two_labels(workdir: Path, capsys) -> None:
     ],
 )
 def test_errors(workdir: Path, arguments: list[str], message: str, capsys) -> None:
-    costs = workdir / "costs.json"
-    costs.write_text('{"neg": {"pos": 9}, "pos": {"neg": 1}}')
+    costs = workdir / "costs.csv"
+    costs.write_text("gold,neg,pos\nneg,0,9\npos,1,0\n")
     command, folder, *rest = (each.format(costs=costs) for each in arguments)
     with pytest.raises(SystemExit) as end:
         main([command, str(workdir / folder), *rest])

@@ -238,12 +238,10 @@ def test_wrong_costs_are_refused(costs: dict, message: str) -> None:
         check_costs(costs, ["a", "b"], TYPES["label"])
 
 
-def test_costs_are_read_from_tables_and_json(tmp_path) -> None:
+def test_costs_are_read_from_tables(tmp_path) -> None:
     (tmp_path / "costs.csv").write_text("gold,a,b\na,0,5\nb,1.5,0\n")
-    (tmp_path / "costs.json").write_text('{"a": {"b": 5}, "b": {"a": 1.5}}')
     expected = {"a": {"a": 0.0, "b": 5.0}, "b": {"a": 1.5, "b": 0.0}}
     assert read_costs(str(tmp_path / "costs.csv")) == expected
-    assert read_costs(str(tmp_path / "costs.json")) == expected
 
 
 @pytest.mark.parametrize(
@@ -252,9 +250,6 @@ def test_costs_are_read_from_tables_and_json(tmp_path) -> None:
         ("a.csv", "gold,a,b\na,0,5\nb,dear,0\n", r"a.csv:3: 'dear' for gold 'b' is not a number"),
         ("a.csv", "gold,a\na,0\na,1\n", r"a.csv:3: 'a' is not one row of costs"),
         ("a.tsv", "a\tb\n0\t5\n", r"a.tsv:1: there is no gold label"),
-        ("a.json", '{"a": {"b": []}}', r"a.json: \[\] for gold 'a' is not a number"),
-        ("a.json", "[]", r"a.json: there are no costs in it"),
-        ("a.json", '{"a": {"b": 1%s}}' % ("0" * 400), r"a.json: 1000.* for gold 'a' is not"),
     ],
 )
 def test_errors_of_costs_name_their_line(name: str, text: str, problem: str, tmp_path) -> None:

@@ -50,9 +50,8 @@ class DecisionGoal:
     ood: Annotated[float | None, Help("RATE")] = None
     """Abstain on out-of-distribution texts, with this false positive rate on validation data."""
     costs: Annotated[str | None, Help("FILE")] = None
-    """File of the costs of mistakes: predict the label with the least expected cost. It is JSON,
-    `{"gold": {"predicted": 5}}`, or a table with the column gold and a column for each predicted
-    label."""
+    """File of the costs of mistakes: predict the label with the least expected cost. It is a table
+    with the column gold and a column for each predicted label."""
 
     @property
     def goals(self) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from finetune.data import DataError
 from finetune.data.files import ReadOptions, open_data
-from finetune.data.json_files import parse_json
 from finetune.data.labels import canonical_names
 from finetune.data.tables import read_file
 from finetune.evaluation.decisions import Choice, Costs, Decisions
@@ -19,35 +18,25 @@ from finetune.evaluation.prediction_types.labels import LABEL, NO_LABEL
 from finetune.types import UserError, abbreviated, did_you_mean
 
 MOST_COST = 1e12
-_LEGAL = (
-    'give a JSON object {"gold label": {"predicted label": cost}}, or a CSV or TSV table with the '
-    "column gold and a column for each predicted label"
-)
+_LEGAL = "give a CSV or TSV table with the column gold and a column for each predicted label"
 
 
 def read_costs(path: str) -> Costs:
-    """Read the cost of each predicted label for each gold label; right labels may be left out."""
+    """Read the cost of each predicted label for each gold label."""
     if not Path(path).is_file():
         raise DataError(f"--costs {path!r}: no such file: {_LEGAL}.")
     file = open_data(path)
-    rows: list[tuple[str, Any, Any]] = []  # their locations, gold labels and costs
-    if Path(path).suffix.lower() == ".json":
-        content = parse_json("\n".join(line.text for line in file.lines), path, f": {_LEGAL}.")
-        pairs = content.items() if isinstance(content, dict) else ()
-        rows = [(path, gold, values) for gold, values in pairs]
-    else:
-        if file.format in ("txt", "unknown"):
-            file.format = "tsv"
-        table = read_file(file, ReadOptions(header_names=frozenset({"gold"})))
-        for row in table.rows:
-            values = dict(row.values)
-            rows.append((row.where, values.pop("gold", None), values))
+    if file.format in ("txt", "unknown"):
+        file.format = "tsv"
+    table = read_file(file, ReadOptions(header_names=frozenset({"gold"})))
     costs: dict[str, dict[str, float]] = {}
-    for where, gold, values in rows:
-        if not isinstance(gold, str) or not isinstance(values, Mapping) or gold in costs:
+    for row in table.rows:
+        values = dict(row.values)
+        gold = values.pop("gold", None)
+        if not isinstance(gold, str) or gold in costs:
             problem = f"{gold!r:.60} is not one row of costs" if gold else "there is no gold label"
-            raise DataError(f"--costs {where}: {problem}: {_LEGAL}.")
-        costs[gold] = {gold: 0.0} | {name: _cost(where, gold, v) for name, v in values.items()}
+            raise DataError(f"--costs {row.where}: {problem}: {_LEGAL}.")
+        costs[gold] = {name: _cost(row.where, gold, v) for name, v in values.items()}
     if not costs:
         raise DataError(f"--costs {path}: there are no costs in it: {_LEGAL}.")
     return costs
