@@ -28,8 +28,6 @@ LINE_EVERY = 10.0
 """Seconds between plain progress lines."""
 MIN_UNITS = 5
 """Units, such as steps, before the time left is shown: the first ones take much longer."""
-BAR_STAYS = 10.0
-"""Seconds of work after which its bar stays on the terminal at its end."""
 
 
 def terminal(**options: Any) -> Console:
@@ -130,14 +128,14 @@ class Reporter:
         if self.quiet or not (self.console.is_terminal or widgets):
             return
         if self._progress is None:
-            bar = [] if self._is_narrow else [BarColumn()]
             self._progress = Progress(
                 TextColumn("{task.description}"),
-                *bar,
+                BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[text]}", markup=False),
                 TimeRemainingColumn(),
                 console=self.console,
+                transient=True,
             )
             self._progress.start()
         task.bar = self._progress.add_task(title, total=total, completed=done, text="")
@@ -149,8 +147,7 @@ class Reporter:
         task = self._tasks[-1]
         rate = (done - task.first) / max(1e-9, time.monotonic() - task.begin)
         units = task.unit + ("es" if task.unit.endswith("ch") else "s")
-        if not (text and self._is_narrow):
-            text = f"{text} {rate:,.1f} {units}/s".strip()
+        text = f"{text} {rate:,.1f} {units}/s".strip()
         if self._progress is not None and task.bar is not None:
             self._progress.update(task.bar, completed=done, text=text)
         elif time.monotonic() - self._last_line >= LINE_EVERY:
@@ -160,10 +157,6 @@ class Reporter:
             position = f"{done:,}" if task.total is None else f"{done}/{task.total}"
             self.log(f"{task.title}: {task.unit} {position} {text}")
 
-    @property
-    def _is_narrow(self) -> bool:
-        return self.console.is_terminal and self.console.width < 80
-
     def stop(self) -> None:
         """End the innermost task."""
         task = self._tasks.pop()
@@ -172,7 +165,6 @@ class Reporter:
         if self._tasks:
             self._progress.remove_task(task.bar)
         else:
-            self._progress.live.transient = time.monotonic() - task.begin < BAR_STAYS
             self._progress.stop()
             self._progress = None
 

@@ -69,19 +69,8 @@ def test_bars_on_a_terminal_may_be_nested():
         reporter.update(10, "loss [0.5]")
     text = stream.getvalue()
     assert "10/10" in text, "the outer bar continues"
+    assert text.endswith("\x1b[2K"), "the bar vanishes at its end"
     assert "a message [not markup]" in text and "loss [0.5]" in text
-
-
-@pytest.mark.parametrize("limit", [0.0, 60.0])
-def test_short_bars_vanish_when_they_end(limit: float, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(progress, "BAR_STAYS", limit)
-    reporter = Reporter(stream=(stream := io.StringIO()))
-    reporter.console = Console(file=stream, force_terminal=True, width=120, highlight=False)
-    with reporter:
-        reporter.start("reading", 10)
-        reporter.update(10)
-    erased = stream.getvalue().endswith("\x1b[2K")  # the line of the bar
-    assert erased == bool(limit)
 
 
 def test_clock():
