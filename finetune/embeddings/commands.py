@@ -107,12 +107,12 @@ class Embed(VectorOptions, OutOption, InputOptions, Command):
         """Write the vectors of all inputs."""
         self.require_input("embed")
         quiet_libraries()
-        from finetune.embeddings.vector_files import check_suffix, embed
+        from finetune.embeddings.vector_files import SUFFIXES, embed
 
         if self.out is not None:
-            check_output(self.out, inputs_of(self.file))
-            if check_suffix(out := Path(self.out)) == ".npy":
-                check_output(str(out.with_suffix(".rows.jsonl")), inputs_of(self.file))
+            check_output(self.out, inputs_of(self.file), SUFFIXES)
+            rows = Path(self.out).with_suffix(".rows.jsonl")
+            check_output(str(rows), inputs_of(self.file))
         embed(self)
 
 

@@ -24,6 +24,8 @@ from finetune.types import Example, TextExample, UserError, quantity
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Embed
 
+SUFFIXES = (".npy", ".parquet")
+"""The suffixes of files of vectors, which name the format."""
 _ROWS = 4096
 """Rows of a row group of Parquet files."""
 
@@ -80,7 +82,7 @@ def write_vectors(
     Raises:
         UserError: The suffix names no format, or a file cannot be written.
     """
-    suffix, rows, count = check_suffix(path), _rows(embeddings), 0
+    suffix, rows, count = require_suffix(path, SUFFIXES), _rows(embeddings), 0
     with replace_file(path, follow=True, binary=True) as file:
         if suffix == ".parquet":
             import pyarrow
@@ -111,11 +113,6 @@ def write_vectors(
         file.seek(0)
         np.lib.format.write_array_header_1_0(file, {**header, "shape": (count, *shape)})
     return count, [path, path.with_suffix(".rows.jsonl")]
-
-
-def check_suffix(path: Path) -> str:
-    """Check the suffix of a file of vectors; UserError if it names no format."""
-    return require_suffix(path, (".npy", ".parquet"))
 
 
 def _rows(embeddings: Iterable[Embedding]) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
