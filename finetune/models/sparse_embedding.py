@@ -52,7 +52,7 @@ class SparseEmbeddings:
     """Context in which a run trains the rows of the input embeddings that occur in its data.
 
     At its end the model has its plain embedding again, with the trained rows. If all rows are
-    trained, ``embedding`` is None; otherwise ``note`` tells the user the number of rows.
+    trained, ``embedding`` is None.
     """
 
     def __init__(self, head: Any, read: Sequence[np.ndarray], added: Sequence[int] = ()) -> None:
@@ -64,7 +64,7 @@ class SparseEmbeddings:
                 then all rows are trained.
             added: Further ids.
         """
-        self.encoder, self.note = head.encoder, ""
+        self.encoder = head.encoder
         self.embedding: CompactEmbedding | None = None
         self.plain = self.encoder.model.get_input_embeddings()
         if not (read and _is_replaceable(head, self.plain)):
@@ -77,10 +77,6 @@ class SparseEmbeddings:
                 occurs[np.minimum(ids[start : start + _BLOCK], size)] = True
         self.rows = torch.from_numpy(np.flatnonzero(occurs[:size])).to(self.plain.weight.device)
         if len(self.rows) < MOST_OCCURRING * size:
-            self.note = (
-                f"{len(self.rows):,} of {size:,} subwords of the vocabulary occur in the data: the "
-                "embeddings of the others are not updated"
-            )
             self.embedding = CompactEmbedding(self.plain, self.rows)
             self._replace(self.plain, self.embedding)
 

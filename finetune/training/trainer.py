@@ -8,7 +8,6 @@ and a resumed run gives the same weights as one that was not interrupted.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -58,8 +57,6 @@ from finetune.training.run_folder import RunWriter, open_run
 from finetune.training.scoring import FitResult, Scorer
 from finetune.training.step import Step
 from finetune.types import UserError
-
-log = logging.getLogger(__name__)
 
 
 def fit(
@@ -176,8 +173,6 @@ def _train(  # noqa: C901 (the whole course is in one place)
         read = [encoded.sequences.ids.values for encoded in data.read_in_training]
         sparse = SparseEmbeddings(model, read, task.added_ids())
         restored.enter_context(sparse)
-        if sparse.note:
-            log.info(sparse.note)  # with --verbose
         groups = [group for scorer in scorers.values() for group in scorer.parameter_groups()]
         masters = MasterWeights(model, each_weight_once(groups), first.precision, sparse.whole)
         restored.enter_context(masters)

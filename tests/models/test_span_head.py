@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import json
 import math
 
@@ -26,7 +25,7 @@ from finetune.preprocessing.span_candidates import candidates
 from finetune.types import Batch, TokenSequence
 from tests import fixtures as fx
 from tests import tiny
-from tests.covering import covering, few
+from tests.covering import covering
 from tests.models.heads import LABELS, words_of
 from tests.models.heads import head_of as tiny_head
 from tests.models.parity import assert_equal, assert_same_gradients, encodings
@@ -128,21 +127,6 @@ def test_no_words_and_single_words(representation: str) -> None:
         head.zero_grad(set_to_none=True)
 
 
-@pytest.mark.parametrize("representation", REPRESENTATIONS)
-def test_an_enormous_neighbor_changes_nothing(representation: str) -> None:
-    head = head_of(representation=representation, max_width=6)
-    batch = pack([e for e in sequences(head) if e.num_words])
-    words = naive_words(head, batch).detach()
-    wild = words.clone()
-    second = slice(int(batch.words_cu[1]), int(batch.words_cu[2]))
-    wild[second] *= 1e6
-    layout = SpanLayout(batch, 6)
-    others = (layout.start < second.start) | (layout.start >= second.stop)
-    calm, moved = head.scorer(words, layout), head.scorer(wild, layout)
-    torch.testing.assert_close(calm[others], moved[others], rtol=0, atol=1e-12)
-    assert (calm[~others] - moved[~others]).abs().min() > 1
-
-
 @pytest.mark.parametrize("representation", ["boundary", "ffn", "attention"])
 def test_recomputing_changes_nothing(representation: str, monkeypatch) -> None:
     direct = head_of(representation=representation, dropout=0.2, max_width=9).train()
@@ -167,43 +151,6 @@ def test_recomputing_changes_nothing(representation: str, monkeypatch) -> None:
     with torch.no_grad():
         again(batch)
     assert len(runs) == 9, "nothing to recompute where there is no backward pass"
-
-
-def visible() -> dict[int, int]:
-    """Bytes of all storages of tensors that Python holds, by address."""
-    tensors = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
-    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-
-
-def bytes_kept(scorer, words: Tensor, layout: SpanLayout) -> int:
-    """What one forward pass keeps for the backward pass: what autograd saves, and what the
-    functions that will be run again hold on to."""
-    before, kept = visible(), {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = scorer(words, layout)
-    kept |= visible()
-    logits.sum().backward()
-    return sum(size for pointer, size in kept.items() if pointer not in before)
-
-
-@pytest.mark.parametrize("representation", few(["boundary", "attention"], "boundary"))
-def test_memory_of_recomputing(representation: str, monkeypatch) -> None:
-    """Kept are tables of W words, not S candidates: a wider limit adds their logarithm."""
-    monkeypatch.setattr(span_scoring, "ACTIVATION_BUDGET", 0)
-    encoding = TokenSequence(0, list(range(5, 65)), None, list(range(1, 60)))
-    batch, kept = pack([encoding]), {}
-    for width in (4, 32):
-        head = head_of(representation=representation, max_width=width, hidden=256)
-        words = torch.randn(59, tiny.WIDTH, dtype=torch.double, requires_grad=True)
-        kept[width] = bytes_kept(head.scorer, words, SpanLayout(batch, width))
-    row = 59 * 256 * 8
-    assert 2 * row < kept[32] - kept[4] < 4 * row, "three more tables and small things"
-    assert kept[32] < 14 * row, "and all candidates would be some thirty a piece"
 
 
 def sharp(head: SpanClassifier) -> SpanClassifier:
