@@ -33,14 +33,9 @@ from finetune.runtime.terminal import printable as printable_text
 from finetune.types import UserError, quantity
 
 REPORT_FILE = "report.html"
-_MOST_RUNS = 12
-"""Most runs that one report shows."""
 MOST_CONFUSED, MOST_LABELS = 15, 20
 """Most pairs of confused labels to list, and labels of the largest confusion matrix."""
-MOST_POINTS = 1500
-"""Points of a scatter chart."""
 _CLASS_TABLES = ("type", "relation", "label", "tag")
-_DECISION_TABLES = ("risk",)
 
 Explain = Callable[[Path, Sequence[Any]], Sequence[Any]]
 """A function that explains the predictions of a run for examples."""
@@ -72,8 +67,6 @@ def write_report(
         raise UserError(f"--split {split}: {runs[0].path}: {problem}: nothing was written.")
     names = Counter(model.name for model in models)
     models = [replace(s, name=str(s.folder)) if names[s.name] > 1 else s for s in models]
-    if (number := sum(len(model.runs) for model in models)) > _MOST_RUNS:
-        raise UserError(f"{number} runs are too many for one report: name {_MOST_RUNS} at most.")
     out = out or (folders[0] / REPORT_FILE if len(folders) == 1 else Path(REPORT_FILE))
     _write_page(models, out, most_examples, explain)
     if len(models) == 1 and not (folders[0] / "best" / "README.md").exists():
@@ -250,12 +243,10 @@ def _class_scores(analysis: Analysis) -> Section:
 
 def _confusion(analysis: Analysis) -> Section:
     matrix, all_tables = analysis.tables.get("confusion", []), analysis_tables(analysis)
-    if analysis.run.items.has_sizes:
-        return Section("", charts=[_scatter(analysis)])
     tables, notes, html = [], [], ""
     if "confused" in all_tables:
         tables = [replace(all_tables["confused"], rows=all_tables["confused"].rows[:MOST_CONFUSED])]
-    if analysis.errors and not matrix:
+    if analysis.errors and not matrix and not analysis.run.items.has_sizes:
         counts = list(map(list, count_categories(analysis.errors).items()))
         tables.append(PageTable("Errors by category", ["category", "number"], counts))
     if len(matrix) > MOST_LABELS:
@@ -282,35 +273,13 @@ def _calibration(analysis: Analysis) -> Section:
         notes = ["The predictions hold no probabilities, so calibration is unknown."]
     if "risk" in analysis.tables:
         charts_of.append(_risk_chart(analysis))
-    all_tables = analysis_tables(analysis)
-    tables = [all_tables[name] for name in _DECISION_TABLES if name in all_tables]
-    return Section("", notes, charts_of, tables)
+    return Section("", notes, charts_of)
 
 
 def _subgroups(analysis: Analysis) -> Section:
-    shown = (*_CLASS_TABLES, *_DECISION_TABLES, "confusion", "confused", "scores")
+    shown = (*_CLASS_TABLES, "risk", "confusion", "confused", "scores")
     all_tables = analysis_tables(analysis).items()
     return Section("", tables=[table for name, table in all_tables if name not in shown])
-
-
-def _scatter(analysis: Analysis) -> Chart:
-    run = analysis.run
-    number = len(run.gold)
-    every = math.ceil(number / MOST_POINTS)  # not the first ones: data may be sorted
-    points = list(zip(run.gold, run.predicted, strict=True))[::every]
-    values = [value for point in points for value in point]
-    low, high = charts.padded(min(values), max(values))
-    of_all = f" of {number:,}" if every > 1 else ""
-    caption = f"Predicted over gold, {len(points):,}{of_all} texts"
-    dots = [(x, y, f"gold {x:.3g}, predicted {y:.3g}") for x, y in points]
-    return charts.chart(
-        caption,
-        "gold",
-        label=f"{caption}; the line is where both are equal",
-        dots=[("texts", dots)],
-        diagonal=True,
-        ranges=charts.Ranges(low, high, low, high),
-    )
 
 
 def _reliability(analysis: Analysis) -> Chart:

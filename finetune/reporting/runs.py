@@ -5,6 +5,7 @@ Missing and damaged files are reported as warnings, so that an unfinished run ha
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import affects_results
-from finetune.config.values import conforms
-from finetune.data.json_files import parse_json, read_object
+from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze
 from finetune.evaluation.positive import metric_title
@@ -292,13 +292,10 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            content = parse_json(line.decode("utf-8"), f"{path.name}:{number}")
-        except (UserError, UnicodeDecodeError):
+            content = json.loads(line)
+        except ValueError:
             content = None
-        numbers = content
-        if isinstance(content, dict):
-            numbers = {name: value for name, value in content.items() if name != "split"}
-        if conforms(numbers, dict[str, float]) and "step" in numbers:
+        if isinstance(content, dict) and "step" in content:
             rows.append(content)
         else:
             warnings.append(f"{path.name} has an incomplete line: {number}")

@@ -225,9 +225,9 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
 @pytest.mark.parametrize(
     ("costs", "message"),
     [
-        ({"a": {"a": 0, "b": 1}}, "gold label 'b' is missing"),
-        ({"a": {"a": 0}, "b": {"a": 1, "b": 0}}, "for gold 'a', predicted label 'b' is missing"),
-        ({"a": {"a": 0, "b": 1}, "bb": {"a": 1}, "b": {}}, "gold label 'bb' is none of"),
+        ({"a": {"a": 0, "b": 1}}, "gold: costs of a, but the labels are a, b"),
+        ({"a": {"a": 0}, "b": {"a": 1, "b": 0}}, "gold 'a': costs of a, but the labels are a, b"),
+        ({"a": {"a": 0, "b": 1}, "bb": {"a": 1}, "b": {}}, "gold: costs of a, b, bb, but"),
         ({"a": {"a": 0, "b": -1}, "b": {"a": 1, "b": 0}}, "a cost must be from 0 to 1e"),
         ({"a": {"a": 0, "b": math.inf}, "b": {"a": 1, "b": 0}}, "a cost must be from 0"),
         ({"a": {"a": 0, "b": 1e308}, "b": {"a": 1, "b": 0}}, "a cost must be from 0"),

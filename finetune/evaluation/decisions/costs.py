@@ -15,7 +15,7 @@ from finetune.evaluation.decisions import Choice, Costs, Decisions
 from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types.labels import LABEL, NO_LABEL
-from finetune.types import UserError, abbreviated, did_you_mean
+from finetune.types import UserError, abbreviated
 
 MOST_COST = 1e12
 _LEGAL = "give a CSV or TSV table with the column gold and a column for each predicted label"
@@ -55,18 +55,12 @@ def check_costs(costs: Costs, labels: Sequence[str], type: PredictionType) -> No
     """Raise UserError unless there is one cost of each predicted label for each gold label."""
     if not (type.one_class and type.classes):
         raise UserError("--costs: costs are for models of one label for a text: leave it out.")
-    rows = [
-        ("gold", costs),
-        *((f"for gold {gold!r}, predicted", row) for gold, row in costs.items()),
-    ]
-    for what, row in rows:
-        if unknown := sorted({*row} - {*labels}):
+    for where, row in (("gold", costs), *((f"gold {gold!r}", row) for gold, row in costs.items())):
+        if {*row} != {*labels}:
             raise UserError(
-                f"--costs: {what} label {unknown[0]!r} is none of the labels "
-                f"{abbreviated(labels)}.{did_you_mean(unknown[0], labels)}"
+                f"--costs: {where}: costs of {abbreviated(sorted(row))}, but the labels are "
+                f"{abbreviated(labels)}: give one cost of each predicted label for each gold label."
             )
-        if missing := [name for name in labels if name not in row]:
-            raise UserError(f"--costs: {what} label {missing[0]!r} is missing: add its costs.")
     for gold, of_gold in costs.items():
         for name, cost in of_gold.items():
             if not 0 <= cost <= MOST_COST:

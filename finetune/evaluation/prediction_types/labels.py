@@ -75,7 +75,9 @@ def _read_gold(file: str, **reading: Any) -> Sequence[TextExample]:
 
 def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     """Read the text of a row with its gold."""
-    label = _checked(where, "gold", row["gold"])
+    label = row["gold"]
+    if not isinstance(label, str | None):
+        label = _checked(where, "gold", label)
     text, pair = row.get("text", ""), row.get("text_pair")
     votes = read_votes(row["votes"], where) if "votes" in row else None
     where, key = row.get("where", where), row.get("id")
@@ -92,9 +94,11 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPred
         score = scores.get(str(label)) if score is None else score
         scores = {name: probability(value, None) for name, value in scores.items()}
     has_all = isinstance(scores, dict) and None not in scores.values()
+    if not isinstance(label, str):
+        label = _checked(where, "label", label)
     return TextPrediction(
         example.id,
-        None if label == NO_LABEL else _checked(where, "label", label),
+        None if label == NO_LABEL else label,
         probability(score, None),
         scores if has_all else None,
         row.get("positive_label"),
@@ -103,8 +107,6 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPred
 
 
 def _checked(where: str, key: str, label: Any) -> Any:
-    if label is None or isinstance(label, str):
-        return label
     names = label if isinstance(label, list) else [label]
     if not all(isinstance(name, str | float | int) for name in names):
         raise wrong_value(where, key, "a name, a list of names or a number", label)

@@ -64,8 +64,13 @@ ONE_TAG_EACH = "a list with one string for each word"
 SENTENCE_LENGTHS = (1, 11, 21, 41, 81, 161)
 
 
-def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
-    """Read the sentence of a row with its gold."""
+def sentence_of_row(
+    index: int, where: str, row: Mapping[str, Any], *, of_tags: bool = False
+) -> TokenExample:
+    """Read the sentence of a row with its gold.
+
+    ``of_tags`` leaves out spans next to tags, unless there are offsets: tags spell them.
+    """
     gold: Any = row["gold"] or {}
     words: Any = row.get("words")
     if not isinstance(gold, Mapping) or not are_names(words):
@@ -82,6 +87,8 @@ def sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExam
                 f"{where}: {quantity(len(tags), 'gold tag')} for {quantity(len(words), 'word')}."
             )
     offsets, relations = row.get("offsets"), gold.get("relations")
+    if of_tags and tags is not None and offsets is None:
+        spans = relations = None
     misaligned = gold.get("unreachable") or ()
     for name, values, size in (("offsets", offsets or (), 2), ("unreachable", misaligned, 3)):
         if not conforms([*values], list[list[Any]]) or {*map(len, values)} - {size}:

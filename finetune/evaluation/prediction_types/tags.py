@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -215,7 +215,7 @@ _SHARED: dict[str, Any] = {
     "as_files_say": _as_files_say,
     "tables": _as_scheme_says,
     "read_gold": read_token_file,
-    "gold_of_row": sentence_of_row,
+    "gold_of_row": partial(sentence_of_row, of_tags=True),
     "sides": sides_in_words,
     "in_words": True,
 }
