@@ -288,11 +288,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return None
 
     @property
-    def custom_head(self) -> bool:
-        """True if the head is not one of transformers because of settings of texts."""
-        return False
-
-    @property
     def schedule(self) -> ScheduleDefaults:
         """The defaults of --epochs, --steps and --eval-every."""
         return ScheduleDefaults()
@@ -492,10 +487,6 @@ class TextConfig(LabelConfig):
             return ScheduleDefaults()
         steps = 1 if self.tuning == "head" else None  # which changes no weight
         return ScheduleDefaults(1, 20, steps, once=True)
-
-    @property
-    def custom_head(self) -> bool:
-        return self.pair_encoder != "cross" or self.few_shot
 
     def _check_combinations(self) -> None:
         super()._check_combinations()

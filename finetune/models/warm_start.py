@@ -104,7 +104,8 @@ def find_warm_start(
     _check_model(config, inner, folder)
     if getattr(inner, "bilstm", False) and not config.bilstm:
         raise UserError(f"--init-from {name} was trained with --bilstm: add --bilstm.")
-    head_class = None if config.custom_head else reusable
+    is_custom = config.description.custom_head(vars(config))
+    head_class = None if reusable is SequenceClassifier and is_custom else reusable
     if head_class is RelationClassifier and custom_type == "relation-classifier":
         old = [content["id2label"][str(index)] for index in range(len(content["id2label"]))]
     else:

@@ -174,7 +174,7 @@ class TextClassificationTask(Task):
     def model(self, folder: str | Path | None = None) -> Any:
         config = self.state.config
         dropout = config.classifier_dropout
-        if not config.custom_head:
+        if not config.description.custom_head(vars(config)):
             load, settings = SequenceClassifier.from_pretrained, {"problem": self.state.problem}
             return self._load(load, folder, dropout=dropout, **settings)
         return self._load(

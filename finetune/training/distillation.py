@@ -166,7 +166,7 @@ class DistillationLoss(RunLoss):
             for name in ("example", "window", "num_words")
         )
         if subwords or not same or len(student) != len(set(student.example.tolist())):
-            what = "--label-subwords all and --word-score" if subwords else "long examples"
+            what = "--label-subwords all" if subwords else "long examples"
             raise UserError(
                 f"teacher and student have different tokenizers, so that {what} cannot be "
                 "compared: use a student with the tokenizer of the teacher, such as --layers, or "
