@@ -149,12 +149,13 @@ class Runs:
 
     def _add(self, key: Any, diverged: str | None) -> None:
         if diverged is None:
-            self._add_scores(key, Path(self.configs[key].out or ""))
+            self._add_scores(key)
         else:
             self.degenerate[key] = [diverged]
         self._write()
 
-    def _add_scores(self, key: Any, folder: Path) -> None:
+    def _add_scores(self, key: Any) -> None:
+        folder = Path(self.configs[key].out or "")
         run = RunFolder.open(folder)
         for name, problem in run.problems.items():
             raise UserError(problem or f"{folder / name} is missing: train the run again.")

@@ -131,7 +131,7 @@ class Scorer:
         """
         if not resuming:
             for split in self.dataset.scored_splits:
-                self.task.score(*self._predict(split, number=1, shown=False))
+                self.task.score(*self._predict(split, number=1))
         self._check_metric()
 
     def _check_metric(self) -> None:
@@ -310,7 +310,7 @@ class Scorer:
         return predicted
 
     def _predict(
-        self, split: str, model: Any = None, number: int | None = None, *, shown: bool = True
+        self, split: str, model: Any = None, number: int | None = None
     ) -> tuple[Sequence[Example], list[Prediction]]:
         examples, encoded = self.data.splits[split], self.data.encoded[split]
         if number is not None:
@@ -322,7 +322,7 @@ class Scorer:
             self.folder.accelerator,
             encoded=encoded,
             precision=self.precision,
-            reporter=self.reporter if shown else None,
+            reporter=self.reporter if number is None else None,
             title=split,
             keep_log_probabilities=self.task.calibrated,
         )

@@ -204,12 +204,12 @@ def test_a_new_scorer_expects_few_spans(representation: str, tmp_path) -> None:
     settings = {"representation": representation, "max_width": 4}
     head = SpanClassifier.from_pretrained(source, labels=LABELS, **settings)
     bias = [0.0, *[math.log(PRIOR / len(LABELS))] * len(LABELS)]
-    torch.testing.assert_close(head.scorer.bias.detach(), torch.tensor(bias))
+    torch.testing.assert_close(head.scorer.output.bias.detach(), torch.tensor(bias))
     head.config.thresholds = {"PER": 0.25}
     head.save_pretrained(tmp_path / "saved")
     loaded = AutoModel.from_pretrained(tmp_path / "saved")
     assert loaded.config.thresholds == {"PER": 0.25}
-    assert torch.equal(loaded.scorer.bias, head.scorer.bias)
+    assert torch.equal(loaded.scorer.output.bias, head.scorer.output.bias)
 
 
 def test_saved_configuration(tmp_path) -> None:

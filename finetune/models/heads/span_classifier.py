@@ -10,7 +10,6 @@ import math
 from dataclasses import field
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
@@ -99,10 +98,10 @@ class SpanClassifier(EncoderModel):
 
     def init_new_weights(self) -> None:
         """Set the bias so that a new model predicts few spans."""
-        with torch.no_grad():
-            self.scorer.bias.fill_(math.log(PRIOR / len(self.labels)))
-            if not self.config.multi_label:
-                self.scorer.bias[0] = 0.0
+        bias = self.scorer.output.bias.detach()
+        bias.fill_(math.log(PRIOR / len(self.labels)))
+        if not self.config.multi_label:
+            bias[0] = 0.0
 
     def read(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Compute scores [S, C] of a batch's S candidates, by sequence, first word and width.

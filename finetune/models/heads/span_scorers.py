@@ -93,11 +93,6 @@ class FactorizedScorer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(hidden, num_classes)
 
-    @property
-    def bias(self) -> nn.Parameter:
-        """The bias of the score of each class: [C]."""
-        return self.output.bias
-
     def forward(self, words: Tensor, layout: SpanLayout) -> Tensor:
         """Compute scores [S, C] from vectors of words [W, H]."""
         starts = self.start(self.start_network(words))  # [W, h]
