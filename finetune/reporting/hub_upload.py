@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,16 +74,8 @@ def push(
     try:
         uploaded = upload_folder(repository, source, changed, replace=replace)
     except HubError as error:
-        yes = ["--yes"] * bool(degenerate_reasons(folder))
-        options = [
-            *["--private"] * private,
-            *["--replace"] * replace,
-            *yes,
-            *(["--license", license] if license else []),
-        ]
-        again = shlex.join(["finetune", "push", str(folder), id, *options])
         raise UserError(
-            f"{error} The model was not pushed, and is kept in {source}. Try again with: {again}"
+            f"{error} The model was not pushed, and is kept in {source}: repeat the command."
         ) from error
     return Pushed(*uploaded, named)
 

@@ -324,25 +324,25 @@ def test_unsure_answers_are_withheld_and_nothing_else(setup: str) -> None:
                 {"label": None, "withheld": "a", "gold": "b"},
                 {"label": None, "withheld": "b", "gold": "b"},
             ],
-            "abstained on 2 of 3; accuracy of the answers given 1.000, of all if forced 0.667",
+            "abstained on 2 of 3; accuracy of the answers given 1.000",
         ),
         (
             [
                 {"choice": 0, "choices": ["x", "y"], "gold": 0},
                 {"choice": None, "withheld": 1, "choices": ["x", "y"], "gold": 0},
             ],
-            "abstained on 1 of 2; accuracy of the answers given 1.000, of all if forced 0.500",
+            "abstained on 1 of 2; accuracy of the answers given 1.000",
         ),
         (
             [
                 {"answer": "Oslo", "gold": [{"text": "Oslo", "start": 0}]},
                 {"answer": None, "withheld": "Rome", "gold": [{"text": "Rome", "start": 0}]},
             ],
-            "abstained on 1 of 2; f1 of the answers given 1.000, of all if forced 1.000",
+            "abstained on 1 of 2; f1 of the answers given 1.000",
         ),
         (
             [{"label": None, "withheld": "a", "gold": "a"}],
-            "abstained on 1 of 1; accuracy of all if forced 1.000",
+            "abstained on 1 of 1",
         ),
         (
             [{"label": ["a"], "withheld": ["b"], "scores": {"b": 0.4}, "gold": ["a"]}],

@@ -172,7 +172,7 @@ def choose_confidence(
 
 
 def abstained_note(tables: Tables) -> str:
-    """Say how often a model abstained, and the score without and with these answers."""
+    """Say how often a model abstained, and the score of the answers that it gave."""
     if not tables.type.wording.confidence:  # without probabilities, no model abstains
         return ""
     left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
@@ -182,20 +182,12 @@ def abstained_note(tables: Tables) -> str:
     answered = np.array([answer is None for answer in left_out], bool)
     if answered.all():
         return ""
-    metric, items = tables.type.metrics[tables.type.default], tables.items
-    never = np.zeros(len(items), bool)
-    items = replace(items, answer=items.predicted, correct=items.credit, abstained=never)
-    forced = replace(tables, items=items)
-    of_answered, of_all = (
-        float(metric.value(metric.counts(run)[rows].sum(axis=0)))
-        for run, rows in ((tables, answered), (forced, slice(None)))
-    )
-    number = len(left_out) - int(answered.sum())
-    of_given = f" of the answers given {of_answered:.3f}," if answered.any() else ""
-    return (
-        f"abstained on {number:,} of {len(left_out):,}; {tables.type.default}{of_given} of all if "
-        f"forced {of_all:.3f}"
-    )
+    note = f"abstained on {len(left_out) - int(answered.sum()):,} of {len(left_out):,}"
+    if not answered.any():
+        return note
+    metric = tables.type.metrics[tables.type.default]
+    value = float(metric.value(metric.counts(tables)[answered].sum(axis=0)))
+    return f"{note}; {tables.type.default} of the answers given {value:.3f}"
 
 
 def risk_table(tables: Tables) -> TableRows:
