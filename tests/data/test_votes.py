@@ -99,10 +99,10 @@ def test_votes_are_content() -> None:
     assert Examples([plain]).digest() != Examples([voted]).digest()
 
 
-@pytest.mark.parametrize("to", ["jsonl", "json", "prodigy", "label-studio"])
+@pytest.mark.parametrize("to", ["jsonl", "label-studio"])
 def test_converted_votes_come_back(to: str, tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [*ROWS, {"text": "bad", "label": "neg"}])
-    suffix = {"prodigy": "jsonl", "label-studio": "json"}.get(to, to)
+    suffix = {"label-studio": "json"}.get(to, to)
     notes, _ = write_annotations(read_annotations(source), to, out := tmp_path / f"b.{suffix}")
     rows = read_annotations(out).rows
     if to == suffix:
@@ -120,20 +120,12 @@ def test_check_tells_of_votes(tmp_path: Path) -> None:
     assert "never has pos" not in run("check", "--data", path).out
 
 
-def test_the_majority_of_no_votes_is_refused(tmp_path: Path) -> None:
-    path = write_jsonl(
-        tmp_path / "a.jsonl", [{"text": f"t {n}", "label": "ab"[n % 2]} for n in range(9)]
-    )
-    words = ("--votes", "majority", "--data", path, "--model", fx.checkpoint())
-    run("classify", *words).refused("--votes majority: no label of the data has votes: leave")
-
-
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["classify", "--problem=multi"], "votes for labels, but each text has any number of"),
         (["classify", "--problem=regression"], "votes for labels, but each text has a number"),
-        (["classify", "--few-shot"], "add --votes majority"),
+        (["classify", "--few-shot"], "write the label of the majority"),
         (["sentence"], "votes for labels, which sentence encoders do not read"),
     ],
 )

@@ -43,12 +43,10 @@ def test_epoch_order_is_a_fixed_permutation() -> None:
     assert epoch_order(0, 0, 0).tolist() == []
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
-def test_balanced_sampling_draws_classes_by_their_shares(strength: float) -> None:
+def test_balanced_sampling_draws_classes_equally_often() -> None:
     classes = [["a"]] * 700 + [["b"]] * 200 + [["c"]] * 90 + [[]] * 10
     counts = np.array([700, 200, 90, 10])
-    shares = balanced_copies(classes, strength)
-    expected = counts ** (1 - strength) / (counts ** (1 - strength)).sum()
+    shares, expected = balanced_copies(classes), np.full(4, 1 / 4)
     drawn = np.stack([epoch_order(1000, 3, epoch, shares) for epoch in range(20)])
     found = np.bincount(np.digitize(drawn.ravel(), counts.cumsum()), minlength=4) / drawn.size
     assert np.all(abs(found - expected) <= 3 * np.sqrt(expected * (1 - expected) / drawn.size))
@@ -56,11 +54,10 @@ def test_balanced_sampling_draws_classes_by_their_shares(strength: float) -> Non
         copies = np.bincount(order, minlength=1000)
         assert np.all(abs(copies - shares.numpy()) < 1)
     assert epoch_order(1000, 3, 0, shares).tolist() == drawn[0].tolist() != drawn[1].tolist()
-    assert strength or sorted(drawn[0]) == list(range(1000))
 
 
 def test_an_example_of_several_classes_is_drawn_as_its_rarest() -> None:
-    shares = balanced_copies([["a"], ["a"], ["a", "b"], ["a"]], 1.0)
+    shares = balanced_copies([["a"], ["a"], ["a", "b"], ["a"]])
     assert shares[2] == pytest.approx(4 * shares[0]) and sum(shares) == pytest.approx(4)
 
 

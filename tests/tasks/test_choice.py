@@ -167,7 +167,7 @@ def test_analysis_comparison_and_report(trained: Path, tmp_path: Path) -> None:
     outcome = run("report", wrong, "--format", "table").ok()
     assert "By length of the text" in outcome.out
     right, chosen = (rows[0]["choices"][n] for n in (rows[0]["gold"], rows[0]["choice"]))
-    assert f"gold {right}, predicted {chosen}" in outcome.out
+    assert "Errors: wrong choice: 1" in outcome.out
     assert "accuracy on 6 questions" in run("compare", wrong, trained, "--resamples=50").ok().out
     (trained / "predictions.test.jsonl").write_text(wrong.read_text())
     run("report", trained, "--out", tmp_path / "report.html").ok()

@@ -25,9 +25,8 @@ REFUSED = {
     CLASSIFY: {
         "--folds 1": "--folds: the folds must be 2 or more",
         "--folds 3x0": "--folds: the repeats must be 1 or more",
-        "--folds 0.33x1": "one score has no interval",
-        "--folds 0.4x9": "write a share 1/N",
-        "--folds many": "write N folds, NxR",
+        "--folds 0.33x1": "write N folds, or NxR",
+        "--folds many": "write N folds, or NxR",
         "--folds 3 --seeds 2": "--seeds does not go with --folds",
         "--folds 3 --test-sets a=b.jsonl": "--test-sets does not go with --folds",
         "--columns text=a text=b": "--columns names text twice",
