@@ -247,13 +247,10 @@ class Scorer:
         note = "best so far" if is_best else f"best {best:.4f}"
         self.reporter.log(f"step {progress.step}: {split} {name} {metrics[name]:.4f} ({note})")
 
-    def report_kept(self) -> None:
-        """Print the step whose model is kept."""
-        if self.data.validation is not None:
-            self.reporter.log(f"kept: the model of step {self.progress.best_step}")
-
     def score_best(self) -> FitResult:
         """Load the best model from its folder, calibrate it, and score it on each split."""
+        if self.data.validation is not None:
+            self.reporter.log(f"kept: the model of step {self.progress.best_step}")
         self.folder.wait()
         accelerator = self.folder.accelerator
         best = model_to_device(self.task.model(self.folder.best), accelerator.device)

@@ -243,8 +243,6 @@ def _train(  # noqa: C901 (the whole course is in one place)
                         )
 
         # the scores of the best models
-        for scorer in scorers.values():
-            scorer.report_kept()
         return {name: scorer.score_best() for name, scorer in scorers.items()}
 
 
