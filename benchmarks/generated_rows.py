@@ -64,5 +64,5 @@ def main(task: str, rows: str) -> None:
         sys.stdout.write(row(forms, draw) + "\n")
 
 
-if __name__ == "_main__":
+if __name__ == "__main__":
     main(*sys.argv[1:])

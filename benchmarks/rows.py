@@ -44,5 +44,5 @@ def main(task: str, path: str) -> None:
     print(f"{stages}; peak {peak:.2f} GiB")
 
 
-if __name__ == "_main__":
+if __name__ == "__main__":
     main(*sys.argv[1:])
