@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from finetune.evaluation.calibration import Bin, error_of, reliability
 from finetune.evaluation.decisions.abstaining import abstained_note, risk_table
-from finetune.evaluation.items import PredictionType, TableRows, Tables
+from finetune.evaluation.items import TableRows, Tables
 from finetune.evaluation.metrics import class_scores, name_of, score
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import find_system
@@ -71,14 +71,6 @@ def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
     return dict(Counter(error.category for error in errors).most_common())
 
 
-def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
-    """Take the first errors of each category: the most confident ones, if confidence is known."""
-    by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
-    for error in sorted(errors, key=lambda error: -(error.confidence or 0.0)):
-        by_category[error.category].append(error)
-    return {name: some[:number] for name, some in by_category.items()}
-
-
 @dataclass(frozen=True)
 class Analysis:
     """The analysis of one system's predictions; ``tables`` has the names of ``TITLES``."""
@@ -94,11 +86,6 @@ class Analysis:
     gold: str = ""
     aligned_by: str = ""
     positive_note: str = ""
-
-    @property
-    def type(self) -> PredictionType:
-        """The type of the predictions."""
-        return self.run.type
 
     @property
     def calibration_error(self) -> float | None:
@@ -185,13 +172,21 @@ def mistakes(run: Tables) -> list[ErrorCase]:
 
 
 def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
-    """Convert the analysis to JSON values, with the first errors of each category."""
+    """Convert the analysis to JSON values, with the first errors of each category.
+
+    These are the most confident ones, if confidence is known.
+    """
+    categories = count_categories(analysis.errors)
+    by_category: dict[str, list[dict[str, Any]]] = {name: [] for name in categories}
+    for error in sorted(analysis.errors, key=lambda error: -(error.confidence or 0.0)):
+        if len(by_category[error.category]) < num_examples:
+            by_category[error.category].append(error.to_dict())
     return {
         "predictions": analysis.predictions,
         "gold": analysis.gold,
         "withheld": abstained_note(analysis.run) or None,
         "aligned_by": analysis.aligned_by or None,
-        "kind": analysis.type.name.removeprefix("plain "),
+        "kind": analysis.run.type.name.removeprefix("plain "),
         "num_examples": len(analysis.run),
         "scores": analysis.scores,
         "tables": analysis.tables,
@@ -199,9 +194,6 @@ def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
             "expected_calibration_error": analysis.calibration_error,
             "bins": [bin._asdict() for bin in analysis.bins],
         },
-        "errors": count_categories(analysis.errors),
-        "examples": {
-            name: [case.to_dict() for case in cases]
-            for name, cases in first_by_category(analysis.errors, num_examples).items()
-        },
+        "errors": categories,
+        "examples": by_category,
     }

@@ -283,7 +283,7 @@ def _subgroups(analysis: Analysis) -> Section:
 
 
 def _reliability(analysis: Analysis) -> Chart:
-    caption = f"Accuracy by confidence ({analysis.type.wording.confidence})"
+    caption = f"Accuracy by confidence ({analysis.run.type.wording.confidence})"
     label = f"{caption}. Expected calibration error {analysis.calibration_error:.4f}."
     bars = []
     for low, high, number, confidence, accuracy in analysis.bins:

@@ -66,7 +66,7 @@ class Run(RunFolder):
     @property
     def class_rows(self) -> tuple[str, Sequence[Mapping[str, Any]]]:
         """The column of the classes, such as ``label``, and their scores; empty if unknown."""
-        classes = self.evaluated.type.classes if self.evaluated else None
+        classes = self.evaluated.run.type.classes if self.evaluated else None
         column = classes.column if classes else ""
         return column, self.evaluated.tables.get(column, []) if self.evaluated else []
 
@@ -180,7 +180,7 @@ def _score_of_folds(runs: Sequence[Run], folds: Mapping[str, Any]) -> MainScore 
     evaluated = next((run.evaluated for run in runs if run.evaluated), None)
     if evaluated is None:
         return None
-    metric = runs[0].usual_metric("test", evaluated.type.default)
+    metric = runs[0].usual_metric("test", evaluated.run.type.default)
     summary = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
     if "low" not in summary:
         return None
