@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.spans import words_to_chars
 from finetune.data.tag_schemes import detect_scheme
@@ -91,7 +90,7 @@ def sentence_of_row(
         spans = relations = None
     misaligned = gold.get("unreachable") or ()
     for name, values, size in (("offsets", offsets or (), 2), ("unreachable", misaligned, 3)):
-        if not conforms([*values], list[list[Any]]) or {*map(len, values)} - {size}:
+        if not all(isinstance(value, list) and len(value) == size for value in values):
             raise wrong_value(where, name, f"lists of {size} values", values)
     if offsets is not None and len(offsets) != len(words):
         raise DataError(
