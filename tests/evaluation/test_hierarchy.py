@@ -101,6 +101,7 @@ def written(folder: Path, several: bool = False) -> Path:
 def test_every_command_knows_the_levels(tmp_path: Path, several: bool) -> None:
     data, out = written(tmp_path / "data", several), tmp_path / "run"
     settings = {"data": data, "label_separator": "/", "metric": "hierarchical_f1", "steps": 12}
+    settings |= {"problem": "multi" if several else "single"}
     trained = fx.train("classify", out, **settings).ok()
     saved = json.loads((out / "metrics.json").read_text())["test"]
     (main,) = {"accuracy", "micro_f1"} & {*saved}
@@ -124,7 +125,8 @@ def test_every_command_knows_the_levels(tmp_path: Path, several: bool) -> None:
         compared = json.loads(run("compare", out, predicted, *settings).ok().out)
         assert compared["a"]["value"] == compared["b"]["value"] == pytest.approx(saved[metric])
     assert "hierarchical_f1" in (out / "report.html").read_text("utf-8")
-    run("thresholds", out, "--risk", "0.99", "--dry-run").ok()
+    goal = ["--metric", "macro_f1"] if several else ["--risk", "0.99"]
+    run("thresholds", out, *goal, "--dry-run").ok()
 
 
 def test_folds_and_few_shot_know_the_levels(tmp_path: Path) -> None:
