@@ -23,7 +23,7 @@ def train(config, data, opened):
     train_once("classify", config, data, command="python examples/little_data.py", folder=opened)
 
 
-runs = plan_folds("classify", config, 2, folder)
+runs = plan_folds("classify", config, 2, 1, folder)
 runs.train(train)  # finished runs are kept
 score = runs.summary["test"]["accuracy"]
 print(f"accuracy {score['mean']:.3f}, 95 % interval {score['low']:.3f} to {score['high']:.3f}")

@@ -243,7 +243,7 @@ def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
         case("tag", "bert", crf=True),
         case("ner", "roberta", slow=True, representation="boundary"),
         case("ner", "bert", representation="attention", max_width=5),
-        case("ner", "roberta", slow=True, multi_label=True),
+        case("ner", "roberta", slow=True, representation="ffn", multi_label=True),
     ],
 )
 def test_predictions_are_those_of_predict(

@@ -86,7 +86,7 @@ def test_theme_and_filters_from_the_keyboard(opened: Any):
     page.locator("#search").focus()
     page.keyboard.type("bright")
     assert shown(page) == 1
-    for _ in range(3):
+    for _ in range(2):
         page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.dataset.filter") == "label"
     page.keyboard.press("Escape")
