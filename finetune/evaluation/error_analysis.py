@@ -103,7 +103,7 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
         )
     aligned = align_runs(files, source)
     if not aligned.runs[0].gold:
-        raise UserError("no example has gold")
+        raise UserError(f"{predictions}: no example has gold.")
     return replace(
         analyze_predictions(aligned.runs[0]),
         split=split,

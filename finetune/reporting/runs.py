@@ -5,7 +5,6 @@ Missing and damaged files are reported as warnings, so that an unfinished run ha
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import affects_results
-from finetune.data.json_files import read_object
+from finetune.config.values import conforms
+from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze
 from finetune.evaluation.positive import metric_title
@@ -292,10 +292,13 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            content = json.loads(line)
-        except ValueError:
+            content = parse_json(line.decode("utf-8"), f"{path.name}:{number}")
+        except (UserError, UnicodeDecodeError):
             content = None
-        if isinstance(content, dict) and "step" in content:
+        numbers = content
+        if isinstance(content, dict):
+            numbers = {name: value for name, value in content.items() if name != "split"}
+        if conforms(numbers, dict[str, float]) and "step" in numbers:
             rows.append(content)
         else:
             warnings.append(f"{path.name} has an incomplete line: {number}")
