@@ -102,6 +102,12 @@ class Encoder(nn.Module):
         config = model.config
         self.pad_id: int = 0 if config.pad_token_id is None else config.pad_token_id
         self.family = family_of(model) or _probed_family(model, self.pad_id)
+        if (setting := self.family.setting) and getattr(config, setting[0]) != setting[1]:
+            raise UserError(
+                f"{config.model_type} models need {setting[0]}={setting[1]!r} in their "
+                f"configuration, not {getattr(config, setting[0])!r}: else the results of a "
+                "sequence depend on others in its batch, or on chance."
+            )
         self.width: int = config.hidden_size
         self.num_layers: int = config.num_hidden_layers
         self.vocabulary_size: int = config.vocab_size

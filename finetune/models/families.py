@@ -22,6 +22,8 @@ class Family:
     """Whether its code runs in half precision."""
     reads_padding: str = ""
     """The part of the model that reads padding; its rows have sequences of equal length alone."""
+    setting: tuple[str, Any] | None = None
+    """A setting of the configuration and the value that it must have."""
 
 
 _PACKED = Family(packing="interface")
@@ -58,7 +60,7 @@ FAMILIES: dict[str, Family] = {
     "deberta-v2": Family(packing="deberta"),
     **dict.fromkeys(("layoutlm", "megatron-bert", "rembert", "squeezebert"), Family()),
     **dict.fromkeys(("longformer", "luke"), _AFTER_PADDING),
-    "big_bird": Family(),
+    "big_bird": Family(setting=("attention_type", "original_full")),
     "convbert": Family(reads_padding="convolution"),
     "esm": replace(_AFTER_PADDING, token_types=False),
     **dict.fromkeys(
@@ -66,14 +68,16 @@ FAMILIES: dict[str, Family] = {
     ),
     # torch has no Fourier transform in bfloat16.
     "fnet": Family(reads_padding="Fourier transform", half_precision=False),
-    "ibert": _AFTER_PADDING,
+    "ibert": replace(_AFTER_PADDING, setting=("quant_mode", False)),
     "mobilebert": Family(reads_padding="embedding, which includes both neighbors of a token"),
     "mpnet": Family(packing="mpnet", positions="from two", token_types=False),
     "roformer": Family(positions=None),
     # The adapters of XMOD write half precision into single precision.
     "xmod": replace(_AFTER_PADDING, half_precision=False),
     "xlnet": Family(positions=None, reads_padding="classifier, which reads the last token"),
-    "yoso": Family(positions=None, reads_padding="attention mask"),
+    "yoso": Family(
+        positions=None, reads_padding="attention mask", setting=("use_expectation", True)
+    ),
 }
 """Model types (``config.model_type``) with a parity test."""
 
