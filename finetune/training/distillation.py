@@ -187,7 +187,7 @@ class DistillationLoss(RunLoss):
             reason = "the widths of teacher and student differ"
         if reason and weight:
             raise UserError(f"--hidden-weight {weight:g}: {reason}: leave it out.")
-        if reason and weight is None and not scorer.folder.last.is_dir():
+        if reason and weight is None:
             scorer.report(f"hidden states are not compared: {reason}")
         self.hidden_weight = 0.0 if reason else 1.0 if weight is None else weight
         if self.hidden_weight:
