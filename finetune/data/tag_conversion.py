@@ -150,8 +150,8 @@ class Conversion:
         """The spans of a sentence, given or encoded by renamed tags."""
         if spans is not None or self.scheme is None or not columns:
             return spans
-        first, *others = (tags_to_spans(column, self.scheme) for column in columns)
-        return tuple(sorted({*first, *chain(*others)}) if others else first)
+        by_column = [tags_to_spans(column, self.scheme) for column in columns]
+        return tuple(by_column[0] if len(by_column) == 1 else sorted({*chain(*by_column)}))
 
 
 class _Split(Conversion):

@@ -294,14 +294,16 @@ def _print_thresholds(
     cosines: Sequence[Cosines],
     thresholds: Sequence[Threshold],
 ) -> None:
-    known = [number for number, pair in enumerate(data.pairs) if pair.label is not None]
-    gold = [label_name(data.pairs[number]) for number in known]
+    labeled = [number for number, pair in enumerate(data.pairs) if pair.label is not None]
+    gold = [label_name(data.pairs[number]) for number in labeled]
     rows = []
     for measured, threshold in zip(cosines, thresholds, strict=True):
         row: dict[str, Any] = {"vectors": measured.name}
         row |= {"threshold": threshold.value, "from there": threshold.above}
-        if known:
-            row |= estimates(command, ["accuracy"], gold, threshold.labels(measured.values[known]))
+        if labeled:
+            row |= estimates(
+                command, ["accuracy"], gold, threshold.labels(measured.values[labeled])
+            )
         rows.append(row)
     if command.out is not None:
         values = cosines[-1].values

@@ -87,8 +87,8 @@ def best_threshold(cosines: np.ndarray, pairs: Sequence[TextExample]) -> Thresho
     Raises:
         UserError: There are not exactly two labels.
     """
-    known = [number for number, pair in enumerate(pairs) if pair.label is not None]
-    cosines, labels = cosines[known], [str(label_name(pairs[number])) for number in known]
+    labeled = [number for number, pair in enumerate(pairs) if pair.label is not None]
+    cosines, labels = cosines[labeled], [str(label_name(pairs[number])) for number in labeled]
     names = sorted({*labels})
     if len(names) != 2:
         raise UserError(

@@ -258,13 +258,12 @@ class MasterWeights:
             state = optimizer.state[place.updated]
             for moment, value in values.items():
                 if value.ndim:
-                    whole = state.setdefault(moment, torch.zeros_like(place.updated))
-                    place.of(whole).copy_(value)
+                    values_of_all = state.setdefault(moment, torch.zeros_like(place.updated))
+                    place.of(values_of_all).copy_(value)
                 else:
                     state[moment] = value.to(place.updated.device)
 
 
 def _weights_outside(model: nn.Module, modules: Any) -> dict[nn.Parameter, None]:
-    """The weights of a model, but the own ones of some classes of modules."""
-    others = (module for module in model.modules() if not isinstance(module, modules))
-    return dict.fromkeys(w for module in others for w in module.parameters(recurse=False))
+    outside = (module for module in model.modules() if not isinstance(module, modules))
+    return dict.fromkeys(w for module in outside for w in module.parameters(recurse=False))

@@ -104,9 +104,9 @@ def saved_task(folder: str | Path) -> Task:
             path,
             abbreviated(sorted(unknown)),
         )
-    known = {key: value for key, value in content["config"].items() if key not in unknown}
+    values = {key: value for key, value in content["config"].items() if key not in unknown}
     try:
-        config = from_settings(CONFIGS[name], known)
+        config = from_settings(CONFIGS[name], values)
         has_metric = (config.metric or "").partition(":")[0] in metrics_of(name)
         metric = config.metric if has_metric or not config.custom_metrics else None
         # no file with code of the training is executed again

@@ -242,7 +242,7 @@ class DistillationLoss(RunLoss):
         return torch.stack(sums), soft.new_full((1,), self._num_rows(batch))
 
     def _hidden_loss(self, states: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
-        """Squared differences, mean over layers and H, sum over tokens: [T, H] each."""
+        # the mean over layers and H of squared differences, summed over tokens
         joined = torch.cat(list(states), 1)
         joined = joined.to(torch.promote_types(joined.dtype, torch.float32))
         goal = torch.cat(list(teacher), 1).to(joined.dtype)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from finetune.tasks import save_task, saved_task
 from finetune.training.scoring import Scorer
@@ -39,8 +40,11 @@ def test_every_task_saves_what_it_can_load(begun_with: str, tmp_path: Path) -> N
     for task in TASKS[list(BEGUN_WITH).index(begun_with) % 6 :: 6]:
         made, _ = fx.load(fx.config(task, model=None, init_from=run))
         save_task(made, tmp_path / task)
-        made.model().save_pretrained(tmp_path / task)
-        saved_task(tmp_path / task).model(tmp_path / task)
+        head = made.model()
+        head.save_pretrained(tmp_path / task)
+        weights = saved_task(tmp_path / task).model(tmp_path / task).state_dict()
+        assert weights.keys() == head.state_dict().keys()
+        assert all(torch.equal(weights[name], w) for name, w in head.state_dict().items())
 
 
 def test_another_score_of_the_saved_model_is_a_note(
