@@ -344,6 +344,11 @@ def _odd_names(counts: Counter[str]) -> Iterator[Finding]:
         if name.strip().lower() in _NO_LABEL:
             message = f"label {name!r} ({quantity(count, 'time')}) is read as a class: leave it "
             yield Finding("warning", "labels", f"{message}empty where there is no label")
+    parts = {name: {*map(str.strip, re.split("[,;|]", name))} - {name} for name in counts}
+    if joined := [name for name in counts if parts[name] & counts.keys()]:
+        message = f"labels that hold other labels: {abbreviated(map(repr, joined))}"
+        advice = 'if a text has several labels, write a list, such as ["joy", "surprise"]'
+        yield Finding("warning", "labels", f"{message}: {advice}")
     if groups := variants(counts):
         listed = "; ".join(
             ", ".join(f"{name!a} ({counts[name]:,})" for name in names) for names in groups

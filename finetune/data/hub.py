@@ -280,7 +280,8 @@ def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     for split, rows in loaded.items():
         names = {**class_names(rows.features.to_dict()), **CLASS_NAMES.get(name, {})}
         title = f"{name}[{split}]"
-        tables[str(split)] = Table(title, rows.column_names, _rows(rows, title), names=names)
+        plain = _rows(rows.with_format(None), title)
+        tables[str(split)] = Table(title, rows.column_names, plain, names=names)
     return tables
 
 

@@ -9,8 +9,10 @@ questions have answers:
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +27,10 @@ from finetune.types import UserError
 _JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
 _JSON_ADVICE = f": write {_JSON_ROW}."
 _RESTORE = ": restore it from its source, or train again."
+
+
+_NO_LITERAL = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
+"""The errors of ``ast.literal_eval`` and ``json.dumps``."""
 
 
 class _RepeatedKey(Exception):
@@ -103,10 +109,20 @@ def check_types(path: Path, content: Mapping[str, Any], types: Mapping[str, Any]
 
 
 def json_cell(value: Any) -> Any:
-    """Parse the list or object that a cell of text holds as JSON; keep any other cell."""
+    """Parse the list or object that a cell of text holds, as JSON or as Python writes it.
+
+    Any other cell is kept.
+    """
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         with contextlib.suppress(DataError):  # a text that begins with a bracket
             return parse_json(value, "")
+        with (
+            contextlib.suppress(*_NO_LITERAL, DataError),
+            warnings.catch_warnings(action="ignore"),  # of escapes in other texts
+        ):
+            literal = ast.literal_eval(value.strip())
+            if repr(literal) == value.strip():  # numpy writes no commas, which joins texts
+                return parse_json(json.dumps(literal), "")
     return value
 
 

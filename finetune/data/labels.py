@@ -56,6 +56,11 @@ def read_label(
         return majority(votes), votes
     if isinstance(value, str) and not conforms(cell, list[str]):
         name = value.strip()
+        if re.match(r"\[['\"]", name):
+            raise DataError(
+                f"{where}: label {name!r:.60} is no list that can be read: write JSON, "
+                'such as ["joy", "surprise"].'
+            )
         return None if name.lower() in MISSING else name, None
     if isinstance(cell, list | tuple):
         labels = tuple(_label_name(item, names, where) for item in cell)

@@ -46,7 +46,7 @@ from finetune.types import abbreviated, did_you_mean, quantity
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys("validation valid val dev devel development trial testa".split(), "validation"),
-    **dict.fromkeys(("test", "testb", "testing"), "test"),
+    **dict.fromkeys("test testb testing eval evaluation".split(), "test"),
 }
 """The split for each word of a file name, and for the split names of other data sets."""
 SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
@@ -75,6 +75,8 @@ class Source:
     """Whether test splits are left unread, as if there were none."""
     most_rows: int | None = None
     """The number of rows of the training split after which no row is read; None reads all."""
+    unread: tuple[str, ...] = ()
+    """The names of further data files in the folder, which are no splits."""
 
 
 SourceContent = Sequence[Path] | Download | None
@@ -217,7 +219,8 @@ def open_splits(
         opened = (_opened(paths, open_file, None, encoding) for paths in files)
         tables = dict(zip(chosen, opened, strict=True))
         formats = {format_of(paths[0]) or "plain" for paths in files}
-        dataset = Dataset(source.name, {}, format="+".join(sorted(formats)))
+        notes = [f"files not read: {abbreviated(source.unread)}"] if source.unread else []
+        dataset = Dataset(source.name, {}, notes, format="+".join(sorted(formats)))
     elif text_encoding(encoding) != UTF_8:
         raise DataError(f"{source.name}: --encoding {encoding}: only files have an encoding.")
     else:
@@ -352,7 +355,8 @@ def _folder(folder: Path) -> Source:
             f"train=FILE+FILE reads several files, and train={folder} all of the folder."
         )
     chosen = {split: _file_or_shards(folder, split, paths) for split, paths in files.items()}
-    return Source(folder.resolve().name, chosen)
+    unread = [path.name for path in data_files(folder) if _split_of(path) is None]
+    return Source(folder.resolve().name, chosen, unread=tuple(unread))
 
 
 def data_files(folder: Path) -> list[Path]:

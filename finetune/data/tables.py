@@ -235,12 +235,14 @@ def text_cell(row: Row, column: str) -> str:
         return str(value)
     if is_missing(value) and column in row.values:
         return ""  # as in CSV files
-    problem = "is missing in this row"
+    problem, advice = "is missing in this row", "write a text, or remove the row"
+    if isinstance(value, dict | list):
+        advice = "write a text in each row (in pandas, to_json(…, orient='records', lines=True))"
     if not is_missing(value):
         problem = f"holds {type(value).__name__}, not a text"
     raise DataError(
         f"{row.where}: column {column!r} {problem} (columns here: {', '.join(row.values)}): "
-        "write a text, or remove the row."
+        f"{advice}."
     )
 
 

@@ -237,6 +237,7 @@ def test_on_files(tmp_path):
         (["a\u200b", "a", "b"], ["'a' (1), 'a\\u200b' (1)"]),
         (["a", "b", "N/A"], ["label 'N/A' (1 time) is read as a class"]),
         (["a", "b", "null"], ["label 'null'"]),
+        (["a", "b; c", "b"], ["labels that hold other labels: 'b; c': if", "write a list"]),
         ([1.0, 0.0, 1.0], ["all labels are whole numbers with a decimal point"]),
     ],
 )

@@ -57,6 +57,13 @@ def test_equals_the_file(convert: Any, read: Any, rows: list[dict], tmp_path: Pa
     assert [e.key for e in found.splits["train"]] == [e.key for e in from_file.splits["train"]]
 
 
+@pytest.mark.parametrize("format", ["numpy", "torch", "pandas", "arrow"])
+def test_the_format_of_a_data_set_changes_nothing(format: str) -> None:
+    table = as_datasets([{"tokens": ["a", "b"], "tags": [1, 0]}, {"tokens": ["c"], "tags": [1]}])
+    formatted = read_tokens(table.with_format(format))
+    assert formatted.fingerprint == read_tokens(table).fingerprint
+
+
 def test_splits_and_class_names() -> None:
     datasets = pytest.importorskip("datasets")
     names = datasets.ClassLabel(names=["neg", "pos"])

@@ -48,6 +48,7 @@ def rows(count):
         ("dev_matched.tsv", "validation_matched"),
         ("validation_mismatched", "validation_mismatched"),
         ("test_matched", "test_matched"),
+        ("eval.json", "test"),  # as in the datasets library
         ("training", "train"),
         ("latest.jsonl", None),
         ("README.md", None),
@@ -67,6 +68,7 @@ def test_folder_reads_split_files_and_ignores_the_rest(tmp_path):
     validation = ["validation_matched", "validation_mismatched"]
     assert list(dataset.splits) == ["train", *validation, "test"]
     assert dataset.name == tmp_path.name
+    assert dataset.notes == ["files not read: notes.jsonl"]
     where = f"{tmp_path / 'train.jsonl.gz'}:1"
     assert dataset.splits["train"][0] == TextExample(0, "fine film", None, "pos", where)
 

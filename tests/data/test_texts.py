@@ -254,6 +254,8 @@ def test_labels_in_json(read, values, labels):
         (["1", "2.5", ""], [1.0, 2.5, None]),
         (["1", "2.5", "x"], ["1", "2.5", "x"]),
         (["1.0", "NaN"], [1.0, None]),
+        (["['joy', 'fear']", "[]", '["joy"]'], [("joy", "fear"), (), ("joy",)]),  # as pandas writes
+        (["{'a': 2, 'b': 1}", "[x]", "{'a'}", "[b'a']"], ["a", "[x]", "{'a'}", "[b'a']"]),
     ],
 )
 def test_labels_in_tables(read, values, labels):
@@ -305,7 +307,11 @@ def test_bad_labels(error, labels, words):
         ("a.jsonl", '{"text": "x"}\n["x"]\n', ["a.jsonl:2", "must be a JSON object, not a list"]),
         ("a.jsonl", '{"text": "\\ud83d"}\n', ["a.jsonl:1", "half of a surrogate pair"]),
         ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', ["a.jsonl:2", "'text' is missing"]),
-        ("a.jsonl", '{"text": ["x"]}\n', ["a.jsonl:1", "holds list, not a text"]),
+        (
+            "a.jsonl",
+            '{"text": ["x"]}\n',
+            ["a.jsonl:1", "holds list, not a text", "orient='records'"],
+        ),
         ("a.json", '{\n"data": []}\n', ["a.json", "one JSON object, not a list"]),
         ("a.json", '[{"text": "x"}, 3]', ["a.json:item 2", "not a number"]),
         ("a.tsv", "text\tlabel\nx\n", ["a.tsv:2: 1 field where 2 are expected (text, ", "one tab"]),
@@ -419,6 +425,7 @@ def test_streaming_reads_lines_lazily(reader, line):
         ("text,label,label\na,x,y\n", "a.csv:1: the header has the column 'label' 2 times"),
         ("text;label\na;3,5\nb;4\n", "a.csv:2: label '3,5' is a number with a decimal comma"),
         ("text,label\na,1\nb,0.0\n", "a.csv:3: label 0.0 where a.csv:2 has 1: write all as 1"),
+        ("text,label\na,['x' 'y']\n", "a.csv:2: label \"['x' 'y']\" is no list that can be read"),
     ],
 )
 def test_labels_and_headers_that_cannot_be_meant(error, content, words):
