@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,11 @@ def _ancestor_counts(tables: Tables) -> np.ndarray:
     return set_counts(gold, predicted)
 
 
-_METRICS = {
-    f"hierarchical_{name}": Metric(_ancestor_counts, value) for name, value in RATES.items()
+METRICS = {
+    f"hierarchical_{name}": Metric(_ancestor_counts, value, attrgetter("separator"))
+    for name, value in RATES.items()
 }
+"""Precision, recall and F1 over labels and their ancestors: micro averages."""
 
 
 def _cut(tables: Tables, level: int) -> Tables:
@@ -85,11 +88,10 @@ def _cut(tables: Tables, level: int) -> Tables:
 
 
 def level_metrics(tables: Tables, names: Iterable[str]) -> dict[str, Metric]:
-    """Make the metrics of labels with levels; these are the ``names`` of labels.
+    """Make the metrics of each level of labels with these ``names``.
 
-    Precision, recall and F1 over labels and their ancestors are micro averages. The main metric and
-    macro F1 are those of labels that are cut after a level, where a label with fewer levels stays
-    as it is: ``accuracy_level:1`` is the accuracy of first levels.
+    The main metric and macro F1 are those of labels that are cut after a level, where a label with
+    fewer levels stays as it is: ``accuracy_level:1`` is the accuracy of first levels.
     """
     separator = tables.separator or ""
 
@@ -97,7 +99,7 @@ def level_metrics(tables: Tables, names: Iterable[str]) -> dict[str, Metric]:
         return metric.counts(_cut(tables, level))
 
     metrics = tables.type.metrics
-    return _METRICS | {
+    return {
         f"{name}_level:{level + 1}": replace(
             metrics[name], counts=partial(counts, metric=metrics[name], level=level + 1)
         )

@@ -83,10 +83,9 @@ def chart(
     bars: Sequence[Bar] = (),
     lines: Sequence[tuple[str, Points]] = (),
     dots: Sequence[tuple[str, Dots]] = (),
-    diagonal: bool = False,
     ranges: Ranges | None = None,
 ) -> Chart:
-    """Draw bars, the diagonal, lines and dots, in this order. Series have a color and a legend.
+    """Draw bars with the diagonal, lines and dots, in this order. Series have a color and a legend.
 
     ``label`` describes the chart for screen readers. Points of short lines are marked.
     """
@@ -103,10 +102,10 @@ def chart(
             _shape("rect", "bar1", bar.tooltip, x=x, y=top, width=width, height=height),
             _line("expected", x, mark, x + width, mark),
         ]
-    if diagonal:
-        ends = ranges.left, ranges.right
-        (x1, y1), (x2, y2) = ((ranges.x(end), ranges.y(end)) for end in ends)
-        shapes.append(_line("diagonal", x1, y1, x2, y2))
+    if bars:
+        low, high = ranges.left, ranges.right
+        ends = ranges.x(low), ranges.y(low), ranges.x(high), ranges.y(high)
+        shapes.append(_line("diagonal", *ends))
     marked = max((len(points) for _, points in lines), default=0) <= MOST_MARKED
     styles = [
         f"series{number % NUM_COLORS + 1}{' again' if number >= NUM_COLORS else ''}"

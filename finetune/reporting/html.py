@@ -35,7 +35,9 @@ from finetune.types import UserError, quantity
 REPORT_FILE = "report.html"
 MOST_CONFUSED, MOST_LABELS = 15, 20
 """Most pairs of confused labels to list, and labels of the largest confusion matrix."""
-_CLASS_TABLES = ("type", "relation", "label", "tag")
+_CLASSES = ("type", "relation", "label", "tag")
+_ELSEWHERE = ("risk", "confusion", "confused", "scores")
+"""Tables of scores by class, and those that are shown otherwise than in tables."""
 
 Explain = Callable[[Path, Sequence[Any]], Sequence[Any]]
 """A function that explains the predictions of a run for examples."""
@@ -135,10 +137,10 @@ def _page(
             tables=_score_tables(models, runs),
         ),
         *([_errors(evaluated, most_examples, why)] if evaluated else []),
-        _by_run("Scores by class", _class_scores, evaluated),
+        _by_run("Scores by class", partial(_tables, of_classes=True), evaluated),
         _by_run("Confusion", _confusion, evaluated),
         _by_run("Calibration and decisions", _calibration, evaluated),
-        _by_run("Subgroups", _subgroups, evaluated),
+        _by_run("Subgroups", partial(_tables, of_classes=False), evaluated),
         Section("Training", charts=_curves(runs, metric)),
         _by_run("Environment", _environment, runs),
     ]
@@ -236,9 +238,9 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
     return [(line["step"], line[key]) for line in lines if math.isfinite(line.get(key, math.nan))]
 
 
-def _class_scores(analysis: Analysis) -> Section:
-    all_tables = analysis_tables(analysis)
-    return Section("", tables=[all_tables[name] for name in _CLASS_TABLES if name in all_tables])
+def _tables(analysis: Analysis, of_classes: bool) -> Section:
+    shown = {name: t for name, t in analysis_tables(analysis).items() if name not in _ELSEWHERE}
+    return Section("", tables=[shown[name] for name in shown if (name in _CLASSES) == of_classes])
 
 
 def _confusion(analysis: Analysis) -> Section:
@@ -276,12 +278,6 @@ def _calibration(analysis: Analysis) -> Section:
     return Section("", notes, charts_of)
 
 
-def _subgroups(analysis: Analysis) -> Section:
-    shown = (*_CLASS_TABLES, "risk", "confusion", "confused", "scores")
-    all_tables = analysis_tables(analysis).items()
-    return Section("", tables=[table for name, table in all_tables if name not in shown])
-
-
 def _reliability(analysis: Analysis) -> Chart:
     caption = f"Accuracy by confidence ({analysis.run.type.wording.confidence})"
     label = f"{caption}. Expected calibration error {analysis.calibration_error:.4f}."
@@ -293,7 +289,7 @@ def _reliability(analysis: Analysis) -> Chart:
         )
         bars += [charts.Bar(low, high, accuracy, confidence, tooltip)] if number else []
     unit = charts.Ranges(0.0, 1.0, 0.0, 1.0)
-    return charts.chart(caption, "confidence", label=label, bars=bars, diagonal=True, ranges=unit)
+    return charts.chart(caption, "confidence", label=label, bars=bars, ranges=unit)
 
 
 def _risk_chart(analysis: Analysis) -> Chart:

@@ -46,7 +46,7 @@ def test_the_names_are_those_of_the_metrics():
     assert {*PROBLEMS["multi"]} == {*multi}
     assert {*PROBLEMS["regression"]} == {*scores_of("number", [1.0, 2.0], [1.0, 2.0])}
     assert {*metrics_of("classify")} == {*itertools.chain(*PROBLEMS.values()), *HIERARCHY}
-    assert {*HIERARCHY} == {*hierarchy._METRICS}
+    assert {*HIERARCHY} == {*hierarchy.METRICS}
     tags = scores_of("tags", [["B-X"]], [["O"]], schemes=("BIO", "BIO"))
     tags |= scores_of("tags", [["X"]], [["Y"]])
     assert {*metrics_of("tag")} == {*tags, *calibration}

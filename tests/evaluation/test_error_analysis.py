@@ -20,7 +20,7 @@ from finetune.evaluation.error_analysis import (
     count_categories,
 )
 from finetune.evaluation.prediction_types import TYPES
-from finetune.evaluation.span_matching import MATCHES as CATEGORIES
+from finetune.evaluation.prediction_types.spans import MATCHES as CATEGORIES
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
     Span,

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from finetune.evaluation.metrics import total
 from finetune.evaluation.prediction_types import TYPES
-from finetune.evaluation.span_matching import CRITERIA, Match, _overlapping, match_spans
+from finetune.evaluation.prediction_types.spans import (
+    CRITERIA,
+    _overlapping,
+    match_kind,
+    match_spans,
+)
 from finetune.types import Span
 
 PER, LOC, ORG = "PER", "LOC", "ORG"
@@ -24,19 +29,19 @@ sentences = st.lists(st.tuples(drawn, drawn), min_size=1, max_size=4)
 
 
 KINDS_BY_HAND = {
-    "correct": Match(Span(0, 2, PER), Span(0, 2, PER)),
-    "type": Match(Span(3, 4, LOC), Span(3, 4, ORG)),
-    "boundary": Match(Span(5, 8, ORG), Span(6, 8, ORG)),
-    "boundary and type": Match(Span(9, 11, ORG), Span(10, 12, LOC)),
-    "miss": Match(Span(12, 13, PER), None),
-    "false positive": Match(None, Span(14, 15, LOC)),
+    "correct": (Span(0, 2, PER), Span(0, 2, PER)),
+    "type": (Span(3, 4, LOC), Span(3, 4, ORG)),
+    "boundary": (Span(5, 8, ORG), Span(6, 8, ORG)),
+    "boundary and type": (Span(9, 11, ORG), Span(10, 12, LOC)),
+    "miss": (Span(12, 13, PER), None),
+    "false positive": (None, Span(14, 15, LOC)),
 }
 
 
 def test_every_kind():
     gold, predicted = zip(*KINDS_BY_HAND.values(), strict=True)
     found = match_spans(list(filter(None, gold)), list(filter(None, predicted)))
-    assert {match.category: match for match in found} == KINDS_BY_HAND
+    assert {match_kind(*pair): pair for pair in found} == KINDS_BY_HAND
 
 
 @given(drawn, drawn)
@@ -65,9 +70,9 @@ def test_the_nearest_partner_is_taken():
     predicted = [Span(0, 5, PER), Span(1, 6, PER), Span(2, 4, ORG)]
     found = match_spans(gold, predicted)
     assert found == [
-        Match(gold[0], predicted[0]),
-        Match(None, predicted[1]),
-        Match(gold[1], predicted[2]),
+        (gold[0], predicted[0]),
+        (None, predicted[1]),
+        (gold[1], predicted[2]),
     ]
 
 
@@ -75,8 +80,8 @@ def test_the_nearest_partner_is_taken():
 def test_kinds_partition_spans(rows: list[tuple[list[Span], list[Span]]]):
     for right, answers in rows:
         matches = match_spans(right, answers)
-        assert sorted(m.gold for m in matches if m.gold) == sorted(set(right))
-        assert sorted(m.predicted for m in matches if m.predicted) == sorted(set(answers))
+        assert sorted(one for one, _ in matches if one) == sorted(set(right))
+        assert sorted(other for _, other in matches if other) == sorted(set(answers))
         assert match_spans(right[::-1], answers[::-1]) == matches
 
 

@@ -11,7 +11,6 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from finetune.config.description import HIERARCHY, VOTES
 from finetune.config.metric_properties import METRIC_PROPERTIES, properties_of
 from finetune.evaluation.items import PredictionType
 from finetune.evaluation.metrics import score
@@ -44,8 +43,6 @@ DEFAULT_METRICS: Mapping[str, str] = {
 """The metric that selects models, by type."""
 
 _METRICS = {
-    *VOTES,
-    *HIERARCHY,
     *(name for type in _OF_CORE.values() for name in type.metrics),
     *(name for paths in PREDICTION_TYPES.values() for name in paths.metrics),
 }

@@ -57,7 +57,7 @@ from finetune.evaluation.metrics import (
     weighted_f1,
 )
 from finetune.evaluation.positive import named_positive, positive_label
-from finetune.evaluation.prediction_types.votes import vote_metrics
+from finetune.evaluation.prediction_types.votes import VOTE_METRICS
 from finetune.types import TextExample, TextPrediction, UserError, abbreviated, quantity
 
 NO_LABEL = ""
@@ -268,10 +268,9 @@ def _label_tables(tables: Tables) -> Tables:
     if any(example.votes is not None for example in tables.examples):
         distributions = [example.label_distribution() for example in tables.examples]
         tables = replace(tables, distributions=distributions)
-        tables = replace(tables, further_metrics=vote_metrics(tables))
     if separator is not None:
         levels = hierarchy.level_metrics(tables, {*labels, *items.gold, *items.answer})
-        tables = replace(tables, further_metrics={**tables.further_metrics, **levels})
+        tables = replace(tables, further_metrics=levels)
     return tables
 
 
@@ -287,6 +286,8 @@ LABEL = PredictionType(
         "micro_f1": Metric(item_counts, f1, reported=False),
         "mean_cost": Metric(_cost_counts, mean, attrgetter("costs")),
         **ECE,
+        **VOTE_METRICS,
+        **hierarchy.METRICS,
     },
     default="accuracy",
     tables=_label_tables,
@@ -358,6 +359,7 @@ LABELS = PredictionType(
         "subset_accuracy": Metric(lambda tables: means(_num_wrong(tables) == 0), mean),
         "hamming_loss": Metric(_hamming_counts, _hamming_loss),
         **ECE,
+        **hierarchy.METRICS,
     },
     default="micro_f1",
     tables=_with_label_items,

@@ -8,7 +8,8 @@ missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -47,7 +48,6 @@ from finetune.evaluation.metrics import (
     ratio,
     set_counts,
 )
-from finetune.evaluation.span_matching import CRITERIA, Match, match_spans
 from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, Span, SpanPrediction, TokenExample, quantity
 
@@ -137,6 +137,70 @@ def check_words(where: str, words: Any, example: TokenExample) -> None:
 
 # --- Items of spans, whether they are predicted as such or spelled by tags ------------------------
 
+MATCHES = ("correct", "type", "boundary", "boundary and type", "false positive", "miss")
+"""Kinds of pairs, which are correct or wrong in type, in boundaries, or in both."""
+_SAME_PLACE = {"correct": 1.0, "type": 1.0}
+CRITERIA: Mapping[str, Mapping[str, float]] = {
+    "strict": {"correct": 1.0},
+    "exact": _SAME_PLACE,
+    "partial": _SAME_PLACE | {"boundary": 0.5, "boundary and type": 0.5},
+    "type": {"correct": 1.0, "boundary": 1.0},
+}
+"""By criterion of SemEval-2013 task 9.1 (Segura-Bedmar, Martínez & Herrero-Zazo 2013): the credit
+of each kind of pair, 0 for all others."""
+
+_Pair = tuple[Span | None, Span | None]
+
+
+def match_kind(gold: Span | None, predicted: Span | None) -> str:
+    """Name the kind of a pair, one of ``MATCHES``."""
+    if gold is None or predicted is None:
+        return "miss" if predicted is None else "false positive"
+    if gold.label == predicted.label:
+        return "correct" if gold == predicted else "boundary"
+    return "type" if gold[:2] == predicted[:2] else "boundary and type"
+
+
+def match_spans(gold: Collection[Span], predicted: Collection[Span]) -> list[_Pair]:
+    """Pair gold and predicted spans of a sentence; every span is in one pair, in order.
+
+    Equal spans are paired first, then spans with equal boundaries, then spans of one type that
+    share words, then others that share words, the closest first. Each span has at most one partner:
+    nervaluate counts a gold span that several predicted spans cover several times.
+    """
+    equal = set(gold) & set(predicted)
+    free_gold, free_predicted = set(gold) - equal, set(predicted) - equal
+    pairs: list[_Pair] = [(span, span) for span in equal]
+    overlapping = _overlapping(free_gold, free_predicted) if free_gold and free_predicted else ()
+    for one, other in sorted(overlapping, key=_closest_first):
+        if one in free_gold and other in free_predicted:
+            free_gold.remove(one)
+            free_predicted.remove(other)
+            pairs.append((one, other))
+    pairs += [(span, None) for span in free_gold]
+    pairs += [(None, span) for span in free_predicted]
+    return sorted(pairs, key=lambda pair: (pair[0] or pair[1], pair[0] is None))
+
+
+def _overlapping(gold: Iterable[Span], predicted: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
+    gold = sorted(gold)
+    starts = [span.start for span in gold]
+    widest = max((span.end - span.start for span in gold), default=0)
+    for span in predicted:
+        # earlier gold spans end before this one starts: long documents have thousands of spans
+        for gold_span in gold[bisect_right(starts, span.start - widest) :]:
+            if gold_span.start >= span.end:
+                break
+            if gold_span.end > span.start:
+                yield gold_span, span
+
+
+def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, tuple[Span, Span]]:
+    gold, predicted = pair
+    shared = min(gold.end, predicted.end) - max(gold.start, predicted.start)
+    unshared = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
+    return MATCHES.index(match_kind(gold, predicted)), -shared, unshared, pair
+
 
 def matched_items(
     gold: Iterable[Collection[Span]],
@@ -148,9 +212,8 @@ def matched_items(
     The ``category`` says how both spans correspond.
     """
     items = set_items(gold, predicted, scores, match_spans)
-    pairs = zip(items.gold, items.predicted, strict=True)
-    categories = np.array([Match(*pair).category for pair in pairs], object)
-    return replace(items, columns={"category": categories})
+    kinds = np.fromiter(map(match_kind, items.gold, items.predicted), object)
+    return replace(items, columns={"category": kinds})
 
 
 def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
