@@ -122,6 +122,8 @@ def train(
 ) -> TrainedRun:
     """Train a model, keep the best one, score it, and write a report.
 
+    It sets the random state of Python, NumPy and torch for good, as transformers' Trainer does.
+
     Args:
         task: The settings of a task, such as ``TagConfig(model="roberta-base", epochs=3)``. Or its
             name (``"classify"``, ``"nli"``, ``"tag"``, ``"ner"``, …), with ``settings``.

@@ -109,6 +109,8 @@ class MasterWeights:
     Attributes:
         precision: ``bf16``, ``fp16`` or ``fp32``.
         groups: The groups of the optimizer.
+        updated: The tensors that it updates, with the name of a weight in each; empty if it is
+            the encoder's.
         places: The place of each trained weight by name.
         gradients: The float32 gradients of the weights in flat tensors.
     """
@@ -130,6 +132,7 @@ class MasterWeights:
         """
         self.precision, self._whole = precision, whole
         self.groups: list[dict[str, Any]] = []
+        self.updated: dict[Tensor, str] = {}
         self.places: dict[str, Place] = {}
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self._masters: dict[nn.Parameter, Tensor] = {}
@@ -141,23 +144,24 @@ class MasterWeights:
         of_encoder = set(encoder.trained_parameters().values())
         for group in groups:
             parts: dict[Any, dict[str, nn.Parameter]] = {}
-            updated: list[Tensor] = []
+            updated: dict[Tensor, str] = {}
             for name, weight in zip(group["names"], group["params"], strict=True):
+                part = "" if weight in of_encoder else ".".join(name.split(".")[:2])
                 if weight in flat_weights:
-                    part = "" if weight in of_encoder else ".".join(name.split(".")[:2])
                     dtype = torch.bfloat16 if weight in half else weight.dtype
                     parts.setdefault((part, dtype), {})[name] = weight
                 else:
-                    updated.append(weight)
+                    updated[weight] = part
                     self.places[name] = Place(weight, 0, weight.shape)
             for (part, dtype), named in parts.items():
                 flat = _Flat(named, dtype, of_encoder=not part)
-                updated.append(flat.master)
+                updated[flat.master] = part
                 self.places |= flat.places
                 self._flats.append(flat)
                 self._masters |= zip(flat.weights, flat.masters, strict=True)
                 self.gradients |= zip(flat.weights, flat.gradients, strict=True)
-            self.groups.append({**group, "params": updated})
+            self.updated |= updated
+            self.groups.append({**group, "params": list(updated)})
         for weight in half - self._masters.keys():  # frozen
             self._masters[weight] = weight.data
             weight.data = weight.data.bfloat16()
@@ -192,18 +196,27 @@ class MasterWeights:
             for flat in flats:
                 flat.filled |= add
 
-    def gradients_of_step(self) -> list[Tensor]:
-        """Give the gradients of the step to the optimizer, and return all of them."""
+    def gradients_of_step(self, all_of: str | None = None) -> list[Tensor]:
+        """Give the gradients of the step to the optimizer, and return all of them.
+
+        With ``all_of``, the start of the names in a head, weights of this head and of the encoder
+        without a gradient get one of zeros, since another process may have one.
+        """
         for flat in self._flats:
             flat.master.grad = flat.gradient if flat.filled else None
-        updated = [weight for group in self.groups for weight in group["params"]]
-        return [weight.grad for weight in updated if weight.grad is not None]
+        for updated, name in self.updated.items():
+            if (
+                updated.grad is None
+                and all_of is not None
+                and (not name or name.startswith(all_of))
+            ):
+                updated.grad = torch.zeros_like(updated)
+        return [updated.grad for updated in self.updated if updated.grad is not None]
 
     def end_step(self) -> None:
         """Drop the gradients of the step, and write the new weights to the model."""
-        for group in self.groups:
-            for updated in group["params"]:
-                updated.grad = None
+        for updated in self.updated:
+            updated.grad = None
         for flat in self._flats:
             flat.filled = False
         self._write_working()

@@ -89,7 +89,7 @@ class Step:
                 totals += self._backward(loss, count, weight)
 
         # and over processes
-        gradients, (loss, count) = self._sum_over_processes(totals)
+        gradients, (loss, count) = self._sum_over_processes(totals, batches[0].task)
         self.scaler.unscale_(self.optimizer)
         count = count.clamp_min(1e-12)
 
@@ -167,7 +167,8 @@ class Step:
             return totals
         if not self.accelerator.is_main_process:  # which has the whole loss, as all others
             totals = torch.zeros_like(totals)
-            torch._foreach_zero_(self.masters.gradients_of_step())
+            for gradient in self.masters.gradients_of_step():
+                gradient.zero_()
 
         # and its gradient by the vectors of each micro-batch
         assert vectors.grad is not None
@@ -180,11 +181,11 @@ class Step:
                 self.masters.add_gradients()
         return totals
 
-    def _sum_over_processes(self, totals: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _sum_over_processes(self, totals: Tensor, task: str) -> tuple[list[Tensor], Tensor]:
         """Sum gradients, and loss and count [2]; the same message counts the requests to stop."""
-        gradients = self.masters.gradients_of_step()
         if self.accelerator.num_processes == 1:
-            return gradients, totals
+            return self.masters.gradients_of_step(), totals
+        gradients = self.masters.gradients_of_step(f"{task}/" if task else "")
         stop = self.interrupt is not None and self.interrupt.caught > 0
         sums = torch.cat([totals, totals.new_full((1,), float(stop))]).to(gradients[0].dtype)
         flat = _flatten_dense_tensors([*gradients, sums])
