@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Row
-from finetune.data.json_files import parse_json
+from finetune.data.json_files import json_cell
 from finetune.data.labels import MISSING
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader
 from finetune.data.tables import Columns, MissingColumn, Table, is_missing, text_cell
@@ -157,16 +157,16 @@ def _question(row: Row, columns: Columns) -> tuple[str | None, Any]:
 
 
 def _choices(value: Any, column: str, where: str) -> Choices:
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        value = parse_json(value, where)  # the cell of a CSV file
-    names: Sequence[Any] = ()
-    if isinstance(value, Mapping):  # CommonsenseQA
-        names, value = value.get("label") or (), value.get("text")
-    elif isinstance(value, list) and value and all(isinstance(choice, Mapping) for choice in value):
-        names = [choice["label"] for choice in value if "label" in choice]
-        value = [choice.get("text") for choice in value]
-    if not isinstance(value, list):
-        problem = "is empty" if is_missing(value) else f"is {value!r:.40}"
+    cell, names = json_cell(value), list[Any]()
+    if isinstance(cell, Mapping):  # CommonsenseQA
+        names, value = cell.get("label") or [], cell.get("text")
+    elif isinstance(cell, list) and cell and all(isinstance(choice, Mapping) for choice in cell):
+        names = [choice["label"] for choice in cell if "label" in choice]
+        value = [choice.get("text") for choice in cell]
+    else:
+        value = cell
+    if not isinstance(value, list) or not isinstance(names, list):
+        problem = "is empty" if is_missing(cell) else f"is {cell!r:.40}"
         raise DataError(
             f'{where}: column {column!r} {problem}: write a list of texts, such as ["yes", "no"].'
         )

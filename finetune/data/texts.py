@@ -23,11 +23,14 @@ PAIR_COLUMNS = (
     ("question1", "question2"),
     ("question", "sentence"),
     ("sentence_a", "sentence_b"),
+    ("text1", "text2"),
     ("#1 string", "#2 string"),
     ("anchor", "positive"),
     ("query", "positive"),
+    ("question", "answer"),
+    ("query", "answer"),
 )
-"""Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, MRPC, and of search."""
+"""Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, SetFit, MRPC, and of search."""
 NEGATIVE_COLUMN = "negative"
 """Usual column of a hard negative, a text that does not belong to the pair."""
 TEXT_COLUMNS = tuple(

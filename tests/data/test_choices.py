@@ -133,8 +133,9 @@ def test_columns_of_csv(tmp_path: Path) -> None:
         ("Who?", ("me", "you"), 1),
         ("When?", ("now", "then", "never"), 2),
     ]
-    path.write_text('question,choices,label\nWho?,"[""me"", ""you""]",0\n')
-    assert content(CHOICES.read(str(path)).splits["train"][0]) == ("", "Who?", ("me", "you"), 0)
+    for cell in ('[""me"", ""you""]', "['me', 'you']"):
+        path.write_text(f'question,choices,label\nWho?,"{cell}",0\n')
+        assert content(CHOICES.read(str(path)).splits["train"][0]) == ("", "Who?", ("me", "you"), 0)
 
 
 ROW = {"question": "Who?", "choices": ["me", "you"], "label": 0}
@@ -154,6 +155,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "label 'a' is the text of 2 choices: write",
     ),
     "name": ({"choices": NAMED, "label": "E"}, "label 'E': the choices are labeled A, B"),
+    "no names": ({"choices": {**NAMED, "label": 2}}, r"column 'choices' is {.*: write a list of"),
     "names": ({"choices": {**NAMED, "label": ["A"]}}, "2 choices and 1 label of choices in column"),
 }
 
