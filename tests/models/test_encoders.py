@@ -133,6 +133,17 @@ def test_threads_share_a_model() -> None:
     assert config._attn_implementation == "sdpa"
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_a_compiler_changes_nothing(family: str) -> None:
+    model = tiny.model(family).double()
+    encoder, batch = Encoder(model), pack(encodings(model))
+    compiled = torch.compile(encoder, backend="eager")
+    torch.testing.assert_close(
+        compiled(batch), encoder(batch), rtol=0, atol=CLOSE.get(family, 1e-12)
+    )
+
+
 @pytest.mark.parametrize("family", tiny.PADDED)
 def test_families_that_cannot_pack(family: str) -> None:
     """Trap 2: setting the implementation on them would only warn."""

@@ -172,6 +172,13 @@ def test_errors_of_loading(tmp_path) -> None:
         assert "Perhaps" not in message(name), "a name is not its own suggestion"
 
 
+def test_the_folder_of_a_run_is_its_model(tmp_path) -> None:
+    shutil.copytree(fx.checkpoint(), tmp_path / "run" / "best")
+    (tmp_path / "run" / "config.json").write_text('{"task": "classify", "model": "x"}')
+    assert resolve_model(str(tmp_path / "run")) == str(tmp_path / "run" / "best")
+    assert SequenceClassifier.from_pretrained(str(tmp_path / "run"), labels=["a", "b"])
+
+
 def test_short_names_of_models(tmp_path, monkeypatch) -> None:
     assert resolve_model("roberta-base") == "FacebookAI/roberta-base"
     assert resolve_model("ModernBERT-base") == "answerdotai/ModernBERT-base"
