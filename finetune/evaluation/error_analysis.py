@@ -30,8 +30,8 @@ TITLES = {
     "risk": "Risk by coverage: the share of errors, if only the most confident answers are given",
 }
 """Captions of tables by name; others are `By` and the name."""
-NOTHING = "(nothing)"
-"""In a confusion matrix of spans: no span corresponds."""
+NOTHING, ABSTAINED, BLANK = _NO_CLASS = "(nothing)", "(abstained)", "(blank text)"
+"""In a confusion matrix: no span corresponds, or a text or word has no label."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,9 @@ def analyze_predictions(run: Tables) -> Analysis:
         by_class = class_scores(run).items()
         tables[classes.column] = [{classes.column: name} | row for name, row in by_class]
     if classes and classes.confusions:
+        marks = np.where(run.items.abstained, ABSTAINED, BLANK)
         gold, predicted = (
-            [NOTHING if value is None else name_of(value) for value in side]
+            [NOTHING if v is None else name_of(v) or m for v, m in zip(side, marks, strict=True)]
             for side in (run.items.gold, run.items.answer)
         )
         tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
@@ -138,14 +139,16 @@ def analyze_predictions(run: Tables) -> Analysis:
 def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:
     """Tabulate the confusion matrix of (gold, predicted) pairs, and the most frequent errors."""
     labels = {name for pair in pairs for name in pair}
-    names = sorted(labels, key=lambda name: (name == NOTHING, name))
+    names = sorted(labels, key=lambda name: (name in _NO_CLASS, name))
     matrix = [
-        {"gold": gold, "predicted": {name: pairs[gold, name] for name in names}} for gold in names
+        {"gold": gold, "predicted": {name: pairs[gold, name] for name in names}}
+        for gold in names
+        if gold not in (ABSTAINED, BLANK)
     ]
     confused = [
         {"gold": gold, "predicted": predicted, "number": number}
         for (gold, predicted), number in pairs.most_common()
-        if gold != predicted and NOTHING not in (gold, predicted)
+        if gold != predicted and not {gold, predicted} & {*_NO_CLASS}
     ]
     return {"confusion": matrix, "confused": confused}
 

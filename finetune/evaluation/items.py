@@ -139,12 +139,14 @@ class Items:
 
     def category(self, item: int) -> str:
         """The category of an item that is wrong."""
+        if self.abstained[item]:
+            return "abstained"
         if "category" in self.columns:
             return str(self.columns["category"][item])
         gold, answer = self.gold[item], self.answer[item]
         if gold is None or answer is None:
             return "false positive" if gold is None else "miss"
-        return f"{gold} taken for {answer}"
+        return f"{gold} taken for {answer}" if answer else "blank text"
 
     @property
     def answered(self) -> Items:

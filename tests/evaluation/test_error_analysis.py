@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix
 
 from finetune.data import read_tokens
+from finetune.evaluation.decisions import Decisions
 from finetune.evaluation.error_analysis import (
     ErrorCase,
     analyze_predictions,
@@ -23,6 +24,8 @@ from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.prediction_types.spans import MATCHES as CATEGORIES
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
+    ChoicePrediction,
+    ChoiceQuestion,
     Span,
     SpanPrediction,
     TextExample,
@@ -303,3 +306,45 @@ def test_an_answer_that_was_left_out_lowers_no_precision():
     tables = TYPES["label"].tables_of(examples, answers)
     scores = {name: tables.type.metrics[name].score(tables) for name in ("accuracy", "micro_f1")}
     assert scores == {"accuracy": 0.5, "micro_f1": pytest.approx(2 / 3)}
+
+
+def test_abstaining_is_a_category_and_a_column_of_confusions():
+    answers = [
+        TextPrediction(0, "a", 0.9),
+        TextPrediction(1, None, 0.3, decided={"withheld": "a"}),
+        TextPrediction(2, None),  # of a blank text
+    ]
+    examples = [replace(text, label=label) for text, label in zip(TEXTS, "aba", strict=True)]
+    analysis = analyze_predictions(TYPES["label"].tables_of(examples, answers))
+    none = {"(abstained)": 0, "(blank text)": 0}
+    assert analysis.tables["confusion"] == [
+        {"gold": "a", "predicted": {"a": 1, "b": 0} | none | {"(blank text)": 1}},
+        {"gold": "b", "predicted": {"a": 0, "b": 0} | none | {"(abstained)": 1}},
+    ]
+    assert not analysis.tables["confused"]
+    assert [error.category for error in analysis.errors] == ["abstained", "blank text"]
+    question = ChoiceQuestion(0, "Where?", None, 1, "a:0", choices=("x", "y"))
+    choice = ChoicePrediction(0, None, "", (0.6, 0.4), decided={"withheld": 0})
+    (error,) = analyze_predictions(TYPES["choice"].tables_of([question], [choice])).errors
+    assert error.category == "abstained"
+
+
+@pytest.mark.parametrize(
+    ("name", "schemes"), [("plain tags", (None, None)), ("tags", ("BIO",) * 2)]
+)
+def test_words_keep_their_probabilities_if_the_model_abstains(name: str, schemes: tuple):
+    gold, tags = ("B-P", "I-P", "O", "B-L", "O"), ("B-P", "I-P", "O", "O", "B-L")
+    spans = (Span(0, 2, "P"), Span(4, 5, "L")) if schemes[0] else None
+    answer = TokenPrediction(7, WORDS, tags, (0.9, 0.4, 0.8, 0.7, 0.6), spans=spans)
+    answer = replace(answer, span_scores=(0.5, 0.6) if spans else ())
+    examples = [replace(SENTENCE, tags=gold)]
+    before, after = (
+        analyze_predictions(TYPES[name].tables_of(examples, [prediction], schemes=schemes))
+        for prediction in (answer, Decisions(confidence=0.65).apply(answer))
+    )
+    assert before.calibration_error == after.calibration_error
+    assert before.scores != after.scores
+    if schemes[0] is None:
+        assert before.tables["risk"] == after.tables["risk"]
+        left_out = [error for error in after.errors if error.category == "abstained"]
+        assert [(e.predicted, e.confidence) for e in left_out] == [(None, 0.4), (None, 0.6)]

@@ -47,7 +47,6 @@ def _with_items(tables: Tables) -> Tables:
     f1 = np.array([word_f1(*pair) for pair in sides])
     has_answer = np.array([bool(answers) for answers in tables.gold], bool)
     categories = {
-        "abstained": items.abstained,
         "no answer predicted": items.predicted == "",
         "answered without gold": ~has_answer,
         "partly right": f1 > 0,

@@ -276,11 +276,11 @@ def sides_in_words(tables: Tables, item: int) -> tuple[Any, Any]:
     items = tables.items
     words = tables.examples[items.example[item]].words
     word = int(items.columns["word"][item]) if "word" in items.columns else 0
-    return _in_words(words, items.gold[item], word), _in_words(words, items.predicted[item], word)
+    return _in_words(words, items.gold[item], word), _in_words(words, items.answer[item], word)
 
 
 def _in_words(words: Sequence[str], value: Any, word: int) -> dict[str, Any] | None:
-    if value is None:
+    if not value:  # None, or "" where the model abstained
         return None
     if isinstance(value, Relation):
         spans = value[:2]

@@ -21,7 +21,14 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.tag_conversion import respelled
-from finetune.data.tag_schemes import convert_tags, detect_scheme, strict_spans, tags_to_spans
+from finetune.data.tag_schemes import (
+    convert_tags,
+    detect_scheme,
+    spans_to_tags,
+    strict_spans,
+    tags_to_spans,
+)
+from finetune.data.token_rows import read_spans
 from finetune.data.tokens import read_token_file
 from finetune.evaluation.items import (
     Classes,
@@ -136,20 +143,40 @@ def _word_items(
     gold: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[str]],
     predictions: Sequence[TokenPrediction],
+    scheme: str | None = None,
 ) -> Items:
     lengths = np.fromiter(map(len, gold), np.int64)
+    answered = _with_withheld(predicted, predictions, scheme) if predictions else predicted
     return Items.of(
         np.repeat(np.arange(len(gold)), lengths),
         chain.from_iterable(gold),
-        chain.from_iterable(predicted),
+        chain.from_iterable(answered),
         chain.from_iterable(_word_probabilities(predicted, predictions)),
-        abstained=[tag == NO_TAG for tag in chain.from_iterable(predicted)],
+        abstained=[not tag for tag in chain.from_iterable(predicted)],
         word=np.concatenate([np.arange(number) for number in (0, *lengths)]),
     )
 
 
+def _with_withheld(
+    predicted: Sequence[Sequence[str]], predictions: Sequence[TokenPrediction], scheme: str | None
+) -> list[Sequence[str]]:
+    # the tags with those on which the model abstained, whose probabilities the words have
+    restored = []
+    for tags, prediction in zip(predicted, predictions, strict=True):
+        if withheld := prediction.decided.get("withheld"):
+            spans = read_spans(withheld, "", len(tags)).spans
+            tag_of = {span.start: span.label for span in spans}
+            if scheme is not None:
+                tag_of = dict(enumerate(spans_to_tags(spans, len(tags), scheme)))
+            left_out = (None, NO_TAG, "O")
+            tags = [tag_of.get(n, t) if t in left_out else t for n, t in enumerate(tags)]
+        restored.append(tags)
+    return restored
+
+
 def _words(tables: Tables) -> Items:
-    return _word_items(tables.gold, _in_scheme_of_gold(tables), tables.predictions)
+    predicted, scheme = _in_scheme_of_gold(tables), tables.schemes[0]
+    return _word_items(tables.gold, predicted, tables.predictions, scheme)
 
 
 def _in_scheme_of_gold(tables: Tables) -> Sequence[Sequence[str]]:
@@ -184,6 +211,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
         )
     if row.get("words") not in (None, [*example.words]):
         check_words(where, row["words"], example)
+    read_spans(row.get("withheld") or (), where, len(example.words))
     listed, scores = row.get("scores"), tuple[float, ...]()
     if isinstance(listed, list) and len(listed) == len(row["tags"]):
         probabilities = tuple(map(probability, listed))
