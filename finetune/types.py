@@ -368,8 +368,9 @@ class LabelSet:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.names = tuple(names)
-        if isinstance(names, str) or not all(isinstance(name, str) for name in self.names):
+        is_list = isinstance(names, Iterable) and not isinstance(names, str)
+        self.names = tuple(names) if is_list else ()
+        if not is_list or not all(isinstance(name, str) for name in self.names):
             raise UserError(
                 f"labels must be a list of texts, such as ['a', 'b'], not {names!r:.60}"
             )

@@ -42,6 +42,8 @@ def input_table(data: Any) -> Table | None:
     Raises:
         DataError: The data are a dict of splits, or no table at all.
     """
+    if isinstance(data, Mapping) and data and all(_is_empty(values) for values in data.values()):
+        return Table("data", [], iter(()))
     if isinstance(data, Mapping) and not _is_columns(data):
         names = ", ".join(map(repr, list(data)[:3])) or "nothing"
         raise DataError(
@@ -86,6 +88,10 @@ def _is_cells(values: Any) -> bool:
         return True
     is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
     return is_list and len(values) > 0 and not isinstance(values[0], Mapping)
+
+
+def _is_empty(values: Any) -> bool:
+    return isinstance(values, list | tuple) and not values
 
 
 def is_from(library: str, class_name: str, rows: Any) -> bool:

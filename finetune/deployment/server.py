@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, StrictInt, ValidationError
 
 import finetune
 from finetune.deployment.onnx_model import GRAPH, OnnxModel, is_export
@@ -31,7 +31,7 @@ _INPUT_KEYS = (("text",), ("text", "text_pair"), ("words",))  # keys of an examp
 class ExampleBody(BaseModel, extra="forbid"):
     """An example of a request."""
 
-    id: str | int | None = None
+    id: str | StrictInt | None = None
     text: str | None = None
     text_pair: str | None = None
     words: list[str] | None = None

@@ -2,12 +2,15 @@
 
 The score explained is the log-probability of the predicted label, or the logit of one of several
 labels and of the type of a span. Over several windows it is their mean. In a sentence, whose words
-have tags or spans, the mask token stands in place of the word.
+have tags or spans, the mask token stands in place of the word, and a window that lacks the word
+does not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -21,6 +24,7 @@ from finetune.inference.loop import chunks, pass_options, values_of_examples
 from finetune.models.heads.crf import CrfScores
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.span_candidates import candidate_index, num_candidates
+from finetune.preprocessing.windows import windows
 from finetune.tasks.base import Task
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.span_decoding import SpanDecoder
@@ -34,8 +38,10 @@ from finetune.types import (
     TokenExample,
     TokenPrediction,
     UserError,
+    quantity,
 )
 
+_log = logging.getLogger("finetune")
 _CHUNK = 256
 """Number of shortened examples that are encoded at a time."""
 
@@ -151,10 +157,40 @@ def _shortened(text: str, left_out: Collection[int]) -> str:
     return "".join([*pieces, text[end:]]).strip()
 
 
+class _Window(NamedTuple):
+    example: Any
+    start: int
+    """The first word of the window."""
+    words: Sequence[int]
+    """The words to leave out, by their numbers in the window."""
+    labels: Mapping[int, LabelSpan]
+    """The labels whose words are in the window, by number."""
+
+
+def _windows(task: Any, example: TokenExample, labels: Sequence[LabelSpan]) -> Iterator[_Window]:
+    sequences = task.encode([example]).sequences
+    room = task.tokenizer.room(task.state.max_length)
+    (subwords,) = task.tokenizer.word_subwords([example.words])
+    bounds = windows([min(len(ids), room) for ids in subwords], room, task.state.overlap)
+    cores = zip(sequences.window.tolist(), sequences.num_words.tolist(), strict=True)
+    for (start, stop, *_), (core, size) in zip(bounds, cores, strict=True):
+        inside = dict[int, LabelSpan]()
+        for number, label in enumerate(labels):
+            first, end = label.words or (0, 0)
+            if core <= first and end <= core + size:
+                inside[number] = label._replace(words=(first - start, end - start))
+        if inside:
+            words = TokenExample(example.id, example.words[start:stop])
+            yield _Window(words, start, range(stop - start), inside)
+
+
 def explain(
     example: Any, prediction: Any, task: Task, model: Any, device: torch.device
 ) -> list[Explanation]:
-    """Explain each label of a prediction for an example, by a model on a device."""
+    """Explain each label of a prediction for an example, by a model on a device.
+
+    A note says how long it takes, if that is more than a minute.
+    """
     labels = explained_labels(task.state.labels, prediction)
     if not labels:
         return []
@@ -162,8 +198,27 @@ def explain(
     words, numbers = words_of(example), list[int]()
     for start, stop in ((0, words.num_first), (words.num_first, len(words.words))):
         numbers += range(start, stop)[:limit]
-    shorter = (without(task, example, {number}) for number in numbers)
-    scores = label_scores(task, model, chain([example], shorter), labels, device)
+    parts = [_Window(example, 0, numbers, dict(enumerate(labels)))]
+    if isinstance(example, TokenExample):
+        parts = list(_windows(task, example, labels))
+    scores, num_windows = np.zeros(len(labels)), np.zeros(len(labels))
+    differences = np.zeros((len(numbers), len(labels)))
+    left, begun = sum(len(window.words) for window in parts), time.monotonic()
+    for window in parts:
+        columns, chunk_scores = list(window.labels), list[Array]()
+        shorter = (without(task, window.example, {number}) for number in window.words)
+        for chunk in chunks(chain([window.example], shorter), _CHUNK):
+            of_chunk = label_scores(task, model, chunk, [*window.labels.values()], device)
+            chunk_scores.append(of_chunk)
+            left -= len(chunk)
+            if window is parts[0] and len(chunk_scores) == 1:
+                seconds = left / len(chunk) * (time.monotonic() - begun)
+                _note_duration(example, len(numbers), seconds)
+        whole, *others = np.concatenate(chunk_scores)
+        rows = slice(window.start, window.start + len(others))
+        scores[columns] += whole
+        differences[rows, columns] += whole - np.array(others)
+        num_windows[columns] += 1
     offsets = words.offsets
     explained = Words(
         tuple(words.words[number] for number in numbers),
@@ -173,33 +228,40 @@ def explain(
     return [
         Explanation(
             label,
-            float(of_label[0]),
+            float(scores[number] / num_windows[number]),
             _UNITS.get(task.state.prediction_type, "log-probability"),
             explained,
-            tuple((of_label[0] - of_label[1:]).tolist()),
+            tuple((differences[:, number] / num_windows[number]).tolist()),
         )
-        for label, of_label in zip(labels, scores.T, strict=True)
+        for number, label in enumerate(labels)
     ]
+
+
+def _note_duration(example: Any, num_words: int, seconds: float) -> None:
+    if seconds > 60:
+        _log.warning(
+            "note: %s: its explanation takes about %s: it is read without each of its %s",
+            example.where or f"input {example.id}",
+            quantity(round(seconds / 60), "minute"),
+            quantity(num_words, "word"),
+        )
 
 
 def label_scores(
     task: Task,
     model: Any,
-    examples: Iterable[Any],
+    examples: Sequence[Any],
     labels: Sequence[LabelSpan],
     device: torch.device,
 ) -> Array:
     """Compute the scores of D labels in each of N examples, means over windows: [N, D]."""
-    means = []
-    for chunk in chunks(examples, _CHUNK):
-        values = values_of_examples(
-            model,
-            task.encode(chunk),
-            lambda output, batch: _label_scores(task, output, batch, labels),
-            **pass_options(task, device),
-        )
-        means += [np.nanmean(windows, axis=0) for _, windows in sorted(values)]
-    return np.stack(means)
+    values = values_of_examples(
+        model,
+        task.encode(examples),
+        lambda output, batch: _label_scores(task, output, batch, labels),
+        **pass_options(task, device),
+    )
+    return np.stack([np.nanmean(windows, axis=0) for _, windows in sorted(values)])
 
 
 def _label_scores(task: Task, output: Any, batch: Batch, labels: Sequence[LabelSpan]) -> Array:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
+import sys
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 from accelerate.utils import gather_object
 
+from finetune.config.values import conforms, require_count
 from finetune.data.in_memory import input_table, is_from, require_inputs
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
@@ -227,6 +229,10 @@ class Predictor:
             reporter: Shows the progress in batches.
         """
         require_inputs(inputs, "stream")
+        for name, value, least in (("chunk", chunk, 1), ("skip", skip, 0)):
+            if not conforms(value, int | None):
+                raise UserError(f"{name} must be a whole number, not {value!r:.60}.")
+            require_count(name, least if value is None else value, least, sys.maxsize)
         task, index = self.task, self.accelerator.process_index
         num_processes = self.accelerator.num_processes
         counts = Counter() if counts is None else counts

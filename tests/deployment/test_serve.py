@@ -97,6 +97,7 @@ def test_answers_of_concurrent_requests_are_their_own(client: TestClient, runs: 
         (422, {}, "example 0: nothing: this model reads text"),
         (422, {"text": "x", "text_pair": "y"}, "text, text_pair: this model reads text."),
         (422, {"text": "x", "id": 1.5}, "id str: Input should be a valid string"),
+        (422, {"text": "x", "id": True}, "id str: Input should be a valid string"),
     ],
     ids=lambda value: str(value)[:24],
 )

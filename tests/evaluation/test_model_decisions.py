@@ -225,6 +225,9 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
 @pytest.mark.parametrize(
     ("costs", "message"),
     [
+        (3, "costs must be {gold: {predicted: cost}}, not 3"),
+        ({"a": 1, "b": 0}, "costs must be {gold"),
+        ({"a": {"a": "0", "b": 1}, "b": {"a": 1, "b": 0}}, "costs must be {gold"),
         ({"a": {"a": 0, "b": 1}}, "gold: costs of a, but the labels are a, b"),
         ({"a": {"a": 0}, "b": {"a": 1, "b": 0}}, "gold 'a': costs of a, but the labels are a, b"),
         ({"a": {"a": 0, "b": 1}, "bb": {"a": 1}, "b": {}}, "gold: costs of a, b, bb, but"),

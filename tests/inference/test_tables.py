@@ -62,7 +62,8 @@ def test_tables_are_rows_not_their_headings(workdir: Path) -> None:
         assert model.predict(table) == expected, setup
     other = [{"Body": text} for text in TEXTS]
     assert model.predict(other, columns={"text": "Body"}) == expected
-    assert model.predict([]) == []
+    for empty in ([], {"text": []}, {"text": [], "Id": ()}):
+        assert model.predict(empty) == []
 
 
 def test_words_of_tables(workdir: Path) -> None:
@@ -103,6 +104,13 @@ def test_streams_of_tables_are_refused(workdir: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             list(model.stream(inputs))
+    for numbers, message in (
+        ({"skip": -1}, "skip must be 0 or more, not -1"),
+        ({"skip": 1.5}, "skip must be a whole number, not 1.5"),
+        ({"chunk": 0}, "chunk must be 1 or more, not 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            list(model.stream(["a"], **numbers))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="--decoding 3: classify models have none"):
         finetune.load(workdir / "run", decoding=3)  # type: ignore[arg-type]
 

@@ -9,10 +9,17 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier, subword_rows
+from finetune.models.heads.pretrained import (
+    ChoiceScorer,
+    QuestionAnswerer,
+    SequenceClassifier,
+    TokenClassifier,
+    subword_rows,
+)
+from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import MODEL_ALIASES, resolve_model
 from finetune.preprocessing.batching import pack
-from finetune.types import TokenSequence
+from finetune.types import TokenSequence, UserError
 from tests import fixtures as fx
 from tests import tiny
 from tests.models.heads import LABELS, OF_FAMILIES, expected_logits, head_of, sequences_of, words_of
@@ -165,6 +172,13 @@ def test_errors_of_loading(tmp_path) -> None:
         "or name a folder of the model."
     )
     assert "at least one label" in message(str(fx.checkpoint()), labels=[])
+    assert "labels must be a list of texts" in message(str(fx.checkpoint()), labels=3)
+    for head, labels in ((QuestionAnswerer, ["start", "end"]), (ChoiceScorer, ["score"])):
+        with pytest.raises(UserError, match=r"not \['x'\]") as raised:
+            head.from_pretrained(fx.checkpoint(), labels=["x"])
+        assert f"labels of a {head.__name__} must be {labels}" in str(raised.value)
+    with pytest.raises(UserError, match="has no encoder: give the labels to train"):
+        SpanClassifier.from_pretrained(fx.checkpoint())
     bert = shutil.copytree(fx.checkpoint(), tmp_path / "bert")
     shutil.copy(fx.checkpoint("roberta") / "model.safetensors", bert)
     assert "encoder weights missing" in message(str(bert))

@@ -120,7 +120,10 @@ class EncoderModelConfig(PreTrainedConfig):
     def require_legal(self) -> None:
         """Raise ``UserError`` if the settings are incomplete, or not legal together."""
         if self.encoder is None:
-            raise UserError(f"a {self.model_type} configuration needs its encoder's configuration")
+            raise UserError(
+                f"the configuration ({self.model_type}) has no encoder: give the labels to train a "
+                "head on a pretrained encoder, or the folder of a trained model."
+            )
 
 
 class EncoderModel(Head, PreTrainedModel):

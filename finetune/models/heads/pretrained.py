@@ -31,7 +31,7 @@ from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens
 from finetune.models.heads.task_models import Problem, load_task_model, problem_of
 from finetune.models.loading import copy_tokenizer, quiet
 from finetune.models.padding import pad_rows, padded_index
-from finetune.types import Batch, UserError
+from finetune.types import Batch, LabelSet, UserError
 
 _Subwords = Literal["first", "all"]
 SCORE = "score"
@@ -56,6 +56,8 @@ class PretrainedHead(Head):
     auto_class: ClassVar[Any]
     per_token: ClassVar[bool] = True
     """Whether the class of transformers has logits for each token, and not for each sequence."""
+    fixed_labels: ClassVar[tuple[str, ...]] = ()
+    """The labels of every model of the class; empty if they are those of the data."""
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
         super().__init__()
@@ -98,6 +100,10 @@ class PretrainedHead(Head):
         Raises:
             UserError: There is no such model or setting, or without ``labels`` no trained head.
         """
+        if labels is not None and cls.fixed_labels not in ((), LabelSet(labels).names):
+            raise UserError(
+                f"labels of a {cls.__name__} must be {[*cls.fixed_labels]}, not {labels!r:.60}."
+            )
         model = load_task_model(cls.auto_class, str(name), labels=labels, **options)
         return cls(model, batching)
 
@@ -260,6 +266,7 @@ class ChoiceScorer(PretrainedHead):
 
     auto_class = AutoModelForMultipleChoice
     per_token = False
+    fixed_labels = (SCORE,)
 
     def _whole_model(self, **inputs: Tensor) -> list[Tensor]:
         return super()._whole_model(**{name: rows[:, None] for name, rows in inputs.items()})
@@ -281,6 +288,7 @@ class QuestionAnswerer(PretrainedHead):
     """
 
     auto_class = AutoModelForQuestionAnswering
+    fixed_labels = ANSWER_ENDS
 
     def _whole_model(self, **inputs: Tensor) -> list[Tensor]:
         output = self.model(**inputs)
