@@ -36,8 +36,8 @@ def read_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
             names = [span[2] if listed else span.get("label") for span in spans]
             positions = _characters(text, ends, where)
             values[column] = [[*pair, name] for pair, name in zip(positions, names, strict=True)]
-    if "entities" in values and (relations := values.pop("relations", None)):
-        values["relations"] = _relations(relations, row["entities"], where)
+    if "entities" in values and values.get("relations"):
+        values["relations"] = _relations(values["relations"], row["entities"], where)
     return values
 
 

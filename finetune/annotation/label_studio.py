@@ -17,6 +17,9 @@ from finetune.data.dataset import DataError
 from finetune.data.files import Row
 from finetune.types import TextExample
 
+ANNOTATOR = "_annotator_id"
+"""Column of the rows of all annotations."""
+
 
 def is_task(row: Mapping[str, Any]) -> bool:
     """Whether a row is a task with its annotations."""
@@ -38,7 +41,7 @@ def _annotation(annotation: Any, where: str) -> dict[str, Any]:
         raise DataError(
             f"{where}: {annotation!r:.60} is not an annotation of Label Studio: export as JSON."
         )
-    found: dict[str, Any] = {"_annotator_id": annotation.get("completed_by")}
+    found: dict[str, Any] = {ANNOTATOR: annotation.get("completed_by")}
     if annotation.get("was_cancelled"):
         found["answer"] = "ignore"
     regions = [result for result in results if isinstance(result.get("value"), Mapping)]

@@ -139,7 +139,8 @@ def _of_words(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Anno
     columns = {role: name for role, name in columns.items() if role in token_rows.ROLES}
     kept, notes = _without_skipped(rows)
     chosen = word_columns(table, columns, kept)
-    spans = chosen["spans"]
+    spans, relations = chosen["spans"], chosen["relations"]
+    related = any(row.values.get(relations or "") for row in kept)
     sentences = []
     for number, row in enumerate(kept):
         values = dict(row.values)
@@ -149,9 +150,11 @@ def _of_words(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Anno
                 values[spans] = []
             elif values.get("answer") == "accept":
                 values[spans] = []
-            kept[number] = row = row._replace(values=values)
-        related = values.get(chosen["relations"] or "") is not None
-        sentence = token_row(row, chosen, table.names, related)
+        if related and label_studio.ANNOTATOR in values and values.get(spans or "") is not None:
+            values.setdefault(relations or "", [])  # its annotations have a relation, or none
+        kept[number] = row = row._replace(values=values)
+        has_relations = values.get(relations or "") is not None
+        sentence = token_row(row, chosen, table.names, has_relations)
         sentences.append(_with_text(sentence, row, columns.get("text", "text")))
     examples, more = _examples(sentences)
     annotated = _rows(examples, kept, {*chosen.values()})

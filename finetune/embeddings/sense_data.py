@@ -73,8 +73,8 @@ def marked_sentence(
         listed = [pos for pos in DATA_FILES if has_senses(lemma, pos)]
         if not listed or len(words) == start:
             raise UserError(
-                f"{where}: no sense of {lemma!r} is known: name WordNet's files with --inventory, "
-                f"or write the base form after an equals sign, as in *{word}=go*."
+                f"{where}: no sense of {lemma!r} is known: write its base form after an equals "
+                "sign, as in *went=go*, or fit the senses with an --inventory of WordNet."
             )
         span = start, len(words)
         targets += [SenseTarget(*span, lemma, pos, key=word, where=where) for pos in listed]

@@ -83,9 +83,12 @@ def test_relations_of_label_studio(tmp_path, direction):
         each | {"id": f"r{n}"} for n, each in enumerate(spans(span(0, 3, "A"), span(4, 7, "B")))
     ]
     link = {"type": "relation", "from_id": "r0", "to_id": "r1", "labels": ["of"]}
-    (row,) = read(tmp_path, [task(1, ([*regions, link | {"direction": direction}], 1))]).rows
+    related = task(2, ([*regions, link | {"direction": direction}], 1))
+    rows = read(tmp_path, [task(1, (regions, 1)), related, task(3)]).rows
     ends = (0, 1) if direction == "right" else (1, 0)
-    assert row.relations == [{"subject": ends[0], "object": ends[1], "label": "of"}]
+    relations = [{"subject": ends[0], "object": ends[1], "label": "of"}]
+    assert [row.relations for row in rows] == [[], relations, None]
+    assert read(tmp_path, [task(1, (regions, 1))]).rows[0].relations is None, "no data of relations"
     with pytest.raises(DataError, match="the ids of two regions"):
         read(tmp_path, [task(1, ([*regions, link | {"to_id": "r9"}], 1))])
 
@@ -147,7 +150,8 @@ def test_relations_of_doccano(tmp_path):
     ]
     relations = [{"id": 1, "from_id": 9, "to_id": 7, "type": "by"}]
     row = {"text": TEXT, "entities": entities, "relations": relations, "Comments": []}
-    assert read(tmp_path, [row]).rows[0].relations == [{"subject": 1, "object": 0, "label": "by"}]
+    rows = read(tmp_path, [row, row | {"relations": []}]).rows
+    assert [row.relations for row in rows] == [[{"subject": 1, "object": 0, "label": "by"}], []]
     with pytest.raises(DataError, match="relations must have from_id"):
         read(tmp_path, [row | {"relations": [{"from_id": 1, "to_id": 7, "type": "by"}]}])
 
