@@ -45,6 +45,7 @@ from finetune.models.dropout import fast_dropout
 from finetune.models.graphs import FEWEST_STEPS, SIGHTINGS, replayed_passes
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import load_config, load_weights, quiet
+from finetune.models.master_weights import MasterWeights
 from finetune.models.shapes import RowShape
 from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.preprocessing.batching import micro_batches, pack, pass_seed
@@ -57,7 +58,7 @@ from finetune.runtime.memory import memory_kept
 from finetune.runtime.workers import ahead
 from finetune.tasks import load_task
 from finetune.tasks.base import Task
-from finetune.training.optimizer import default_learning_rate, make_optimizer
+from finetune.training.optimizer import adamw, default_learning_rate, parameter_groups
 from finetune.training.step import Step
 from finetune.types import IGNORED, Batch, TextExample, TokenSequence
 
@@ -127,7 +128,8 @@ def training_seconds(
     occurring = () if whole else measured.occurring
     read = [EncodedExamples.of(part).sequences.ids.values for part in occurring]
     vocabulary = SparseEmbeddings(head, read)
-    masters, optimizer = make_optimizer(head, config, precision)
+    masters = MasterWeights(head, parameter_groups(head, config), precision)
+    optimizer = adamw(masters.groups, config)
     step = Step(task, head, masters, optimizer, config, measured.accelerator)
     with vocabulary, masters:
         encoded = EncodedExamples.of(measured.encoded)
@@ -207,8 +209,8 @@ def pretraining_workload(model: str, settings: Settings) -> Workload:
     def ours(name: str, precision: str) -> Variant:
         torch.manual_seed(0)
         head = MaskedLanguageModel(task.model().model).to(device)
-        weights = make_optimizer(head, config, precision)
-        step = Step(task, head, *weights, config, accelerator)
+        masters = MasterWeights(head, parameter_groups(head, config), precision)
+        step = Step(task, head, masters, adamw(masters.groups, config), config, accelerator)
         tokens = int(encoded.lengths.sum()) - number * tokenizer.single.num_special
         return variant(
             name, precision, tokens, partial(seconds_of_steps, step, task, head, encoded)

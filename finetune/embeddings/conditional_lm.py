@@ -108,10 +108,6 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         vectors = pooled_tokens(self.encoder(batch), batch, self.pooling)
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
-    def check_batch(self, batch: Batch) -> None:
-        """Check the texts of each pair, see ``Head.check_batch``."""
-        self.encoder.check_batch(separate_texts(batch) if "token" in batch.targets else batch)
-
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """Write the files of ``MaskedLanguageModel``, the perceptron, and the pooling."""
         super().save_pretrained(folder, **options)

@@ -190,7 +190,6 @@ def _passes(
     in_precision = casting(model, precision, device)
     with torch.no_grad(), in_precision, replaying, contextlib.closing(batches):
         for done, (rows, batch) in enumerate(zip(groups, batches, strict=True), 1):
-            model.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
             batch = batch_to_device(batch, device)
             output = full_precision((forward or model)(batch))
             computed = None if stream is None else torch.cuda.current_stream(device).record_event()

@@ -113,7 +113,7 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Ten
         queries, keys, values = (row.unflatten(0, (group.size, -1)) for row in rows)
         output = _dense(queries, keys, values, group, call)
         outputs.append(output.flatten(0, 2))  # [size * A * L, D]
-    return order.to_tokens(torch.cat(outputs)).view(query.shape)
+    return order.to_tokens(outputs).view(query.shape)
 
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
@@ -171,7 +171,7 @@ def attend_in_groups(
             scores = torch.add(bias, scores, alpha=scale)
         weights = drop(scores.softmax(-1, dtype=dtype).to(value.dtype), dropout)
         outputs.append(torch.bmm(weights.flatten(0, 1), value).flatten(0, 1))
-    return order.to_tokens(torch.cat(outputs)).view(rows[2].shape)
+    return order.to_tokens(outputs).view(rows[2].shape)
 
 
 def _flash_supports(query: Tensor) -> bool:

@@ -33,12 +33,7 @@ RelativePositions = tuple[Tensor, Tensor | None]
 
 def unsupported_reason(model: Any) -> str:
     """Why a model cannot run here; empty if it can."""
-    from transformers import DebertaV2Model
-
-    config = model.config
-    attention_types = config.pos_att_type or []
-    if type(model) is not DebertaV2Model:
-        return f"{type(model).__name__} is not the deberta-v2 model that transformers has"
+    attention_types = model.config.pos_att_type or []
     if model.z_steps > 1:
         return "the model runs its last layer more than once"
     if model.encoder.conv is not None:
@@ -116,7 +111,7 @@ def _attend(
     for group, rows in order.split(*order.to_groups(query, key, value)):
         dense = [row.view(heads, -1, row.shape[2]) for row in rows]  # [A, size * L, D]
         outputs.append(_attend_group(dense, to_keys, to_queries, group, p))
-    return order.to_tokens(torch.cat(outputs)).view(len(hidden), -1)
+    return order.to_tokens(outputs).view(len(hidden), -1)
 
 
 def _position_projections(

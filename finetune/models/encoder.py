@@ -173,16 +173,14 @@ class Encoder(nn.Module):
         return torch.stack(self._run(batch, chosen)[1:])
 
     def check_batch(self, batch: Batch) -> None:
-        """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for.
-
-        Ids are checked only on the CPU, as reading them from a device would wait for it.
-        """
+        """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
         if self.max_length is not None and batch.max_seqlen > self.max_length:
             raise UserError(
                 f"a sequence of {batch.max_seqlen} tokens exceeds the {self.max_length} positions "
                 "of the model: lower --max-length."
             )
-        if batch.input_ids.is_cpu:
+        batch = batch.host or batch
+        if batch.input_ids.is_cpu:  # reading them from a device would wait for it
             _check_range("input id", batch.input_ids, self.vocabulary_size)
             if self.num_token_types > 1 and batch.token_type_ids is not None:
                 _check_range("token type id", batch.token_type_ids, self.num_token_types)
@@ -444,9 +442,9 @@ def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) 
         reason = f"no test shows that {model_type} models give the same results packed"
     elif family_of(model) is None:
         reason = f"{type(model).__name__} is not the {model_type} model that transformers has"
-    elif own_layers := OWN_LAYERS.get(family.packing):
-        reason = own_layers.unsupported_reason(model)
-    elif not (family.packing and model.is_backend_compatible()):
+    elif family.packing == "deberta":
+        reason = deberta.unsupported_reason(model)
+    elif family.packing != "mpnet" and not (family.packing and model.is_backend_compatible()):
         reason = f"{model_type} models have no forward pass for packed rows"
     elif getattr(model.config, "is_decoder", False):
         reason = "the model is configured as a decoder"

@@ -62,6 +62,7 @@ class EncoderGraphs:
         self.encoder, self.shapes, self.recorder, self.report = encoder, shapes, recorder, report
         self.masters, self.is_trained = masters, bool(encoder.trained_parameters())
         self.read = [*encoder.model.parameters(), *encoder.model.buffers()]
+        self.addresses: list[int] = []
         self.seen: Counter[PassKey] = Counter()
         self.recordings: dict[PassKey, Recording] = {}
 
@@ -86,8 +87,11 @@ class EncoderGraphs:
                 torch.is_grad_enabled() and self.is_trained,
                 self.encoder.model.training,
                 (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
-                tuple([tensor.data_ptr() for tensor in self.read]),
             )
+            if (addresses := [tensor.data_ptr() for tensor in self.read]) != self.addresses:
+                self.addresses = addresses  # recordings read the weights at the others
+                self.seen.clear()
+                self.recordings.clear()
             waits = recorder.waiting is not None and recorder.waiting() is not None
             if not (recorder.failure or waits or (key.has_gradients and self.masters is None)):
                 if key not in self.recordings:

@@ -20,15 +20,6 @@ _MAX_WASTE = 0.15
 that padding costs more than calls."""
 
 
-def unsupported_reason(model: Any) -> str:
-    """Why a model cannot run here; empty if it can."""
-    from transformers import MPNetModel
-
-    if type(model) is not MPNetModel:
-        return f"{type(model).__name__} is not the mpnet model that transformers has"
-    return ""
-
-
 def hidden_states(model: Any, embedded: Tensor, layout: PackedLayout) -> list[Tensor]:
     """Run the layers of a base model on the embeddings [T, H] of a packed row.
 

@@ -213,8 +213,9 @@ class RowOrder(NamedTuple):
         copies: tuple[Tensor, ...] = _Take.apply(self.sources, self.positions, *flat)  # type: ignore[no-untyped-call]
         return copies
 
-    def to_tokens(self, rows: Tensor) -> Tensor:
-        """Copy rows of groups [G * A, D] to rows of tokens [T * A, D]."""
+    def to_tokens(self, parts: Sequence[Tensor]) -> Tensor:
+        """Copy the rows of each group, [G * A, D] together, to rows of tokens [T * A, D]."""
+        rows = parts[0] if len(parts) == 1 else torch.cat(list(parts))  # which would copy one, too
         (copies,) = _Take.apply(self.positions, self.targets, rows)  # type: ignore[no-untyped-call]
         return copies  # type: ignore[no-any-return]
 

@@ -64,7 +64,6 @@ def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]
         example=tuple(batch.example[member] for member in members),
         window=tuple(batch.window[member] for member in members),
         targets={},
-        host=None,
     )
     return part, tokens
 

@@ -77,8 +77,6 @@ class PassKey(NamedTuple):
     has_gradients: bool
     training: bool
     autocast: tuple[bool, torch.dtype]
-    addresses: tuple[int, ...]
-    """Those of the weights: if one is exchanged, passes are recorded again."""
 
 
 class Recording:

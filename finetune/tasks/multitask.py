@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,9 @@ class MultitaskModel(nn.Module):
         """The encoder that all models share."""
         return next(iter(self.models.values())).encoder
 
-    def check_batch(self, batch: Batch) -> None:
-        """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
-        self.models[batch.task].check_batch(batch)
-
-    def forward(self, batch: Batch) -> Any:
-        """Compute the output of the model of a batch's task."""
-        return self.models[batch.task](batch)
+    def with_states(self, batch: Batch, layers: Sequence[int]) -> tuple[Any, list[torch.Tensor]]:
+        """Compute the output of the model of a batch's task, as ``Head.with_states``."""
+        return self.models[batch.task].with_states(batch, layers)
 
 
 @dataclass(frozen=True)

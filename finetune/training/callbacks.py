@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from finetune.runtime.launch import on_main_process
 from finetune.types import Example, Prediction
+
+Event = TypeVar("Event")
 
 
 @dataclass(frozen=True)
@@ -90,17 +93,7 @@ class Callback:
         """Run after the best model or a checkpoint was saved."""
 
 
-def notify(callbacks: Sequence[Callback], event: StepEvent | EvaluationEvent | SaveEvent) -> None:
-    """Call the method of each callback for an event, on the main process."""
-
-    def calls() -> None:
-        for callback in callbacks:
-            if isinstance(event, StepEvent):
-                callback.on_step(event)
-            elif isinstance(event, EvaluationEvent):
-                callback.on_evaluation(event)
-            else:
-                callback.on_save(event)
-
-    if callbacks:  # the processes wait for each other
-        on_main_process(calls)
+def notify(methods: Sequence[Callable[[Event], None]], event: Event) -> None:
+    """Call methods of callbacks with an event, on the main process."""
+    if methods:  # the processes wait for each other
+        on_main_process(lambda: [method(event) for method in methods])

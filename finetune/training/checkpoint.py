@@ -52,7 +52,7 @@ def save_checkpoint(
     optimizer: Optimizer,
     state: TrainerState,
 ) -> None:
-    """Save models, optimizer and state of a run in an empty folder.
+    """Save models, optimizer and state of a run in an empty folder, and the checksums of all files.
 
     The model of the only task is in the folder itself, of several in folders with their names.
     """
@@ -62,7 +62,16 @@ def save_checkpoint(
             with plain_layers(model, merged=False):
                 model.save_pretrained(folder / name)
             save_adapter_state(model, folder / name)
-    save_training_state(folder, masters.moments(optimizer), state)
+    tensors = {
+        f"{name}.{moment}": value.detach().cpu().clone()
+        for name, values in masters.moments(optimizer).items()
+        for moment, value in values.items()
+    }
+    save_file(tensors, str(folder / OPTIMIZER))
+    text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"
+    (folder / STATE).write_text(text, encoding="utf-8")
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    write_checksums(folder, [path for path in paths if path != folder / CHECKSUMS])
 
 
 def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) -> TrainerState:
@@ -87,25 +96,6 @@ def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) 
 def _known(cls: Any, values: Mapping[str, Any]) -> Any:
     names = {field.name for field in dataclasses.fields(cls)}
     return cls(**{name: value for name, value in values.items() if name in names})
-
-
-def save_training_state(
-    folder: Path, moments: Mapping[str, Mapping[str, torch.Tensor]], state: TrainerState
-) -> None:
-    """Write the moments of the weights by name, and the state of the trainer.
-
-    Then write the checksums of all files in the folder.
-    """
-    tensors = {
-        f"{name}.{moment}": value.detach().cpu().clone()
-        for name, values in moments.items()
-        for moment, value in values.items()
-    }
-    save_file(tensors, str(folder / OPTIMIZER))
-    text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"
-    (folder / STATE).write_text(text, encoding="utf-8")
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    write_checksums(folder, [path for path in paths if path != folder / CHECKSUMS])
 
 
 def check_files(folder: Path) -> None:

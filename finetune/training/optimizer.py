@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from finetune.config.tasks import ScheduleDefaults, TrainConfig, affects_of, settings
-from finetune.models.master_weights import MasterWeights
 from finetune.preprocessing.batching import epoch_order
 from finetune.types import UserError
 
@@ -146,16 +145,8 @@ def each_weight_once(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     return kept
 
 
-def make_optimizer(
-    model: Any, config: TrainConfig, precision: str
-) -> tuple[MasterWeights, torch.optim.Optimizer]:
-    """Make the master weights of a model, and AdamW (Loshchilov & Hutter, 2019) for them."""
-    masters = MasterWeights(model, parameter_groups(model, config), precision)
-    return masters, adamw(masters.groups, config)
-
-
 def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
-    """Make AdamW of parameter groups, fused into one kernel per group."""
+    """Make AdamW (Loshchilov & Hutter, 2019), fused into one kernel for each parameter group."""
     beta2, epsilon = config.adam_numbers
     return torch.optim.AdamW(groups, betas=(0.9, beta2), eps=epsilon, fused=True)
 

@@ -185,7 +185,8 @@ class Scorer:
         self.log.add(loss, norm, num_examples)
         self.progress.step += 1
         num_steps = self.data.schedule.num_steps
-        notify(self.callbacks, StepEvent(self.progress.step, num_steps, loss, norm))
+        event = StepEvent(self.progress.step, num_steps, loss, norm)
+        notify([callback.on_step for callback in self.callbacks], event)
 
     @property
     def is_due(self) -> bool:
@@ -225,7 +226,7 @@ class Scorer:
         event = EvaluationEvent(
             progress.step, num_steps, split, metrics, is_best, examples, predicted
         )
-        notify(self.callbacks, event)
+        notify([callback.on_evaluation for callback in self.callbacks], event)
 
     def _save_best(self) -> None:
         with self.masters.float32():
@@ -235,7 +236,8 @@ class Scorer:
         """Call the callbacks after a save, once it is on disk."""
         if self.callbacks:
             self.folder.wait()
-        notify(self.callbacks, SaveEvent(self.progress.step, folder, folder == self.folder.best))
+        event = SaveEvent(self.progress.step, folder, folder == self.folder.best)
+        notify([callback.on_save for callback in self.callbacks], event)
 
     def _report_score(self, split: str, metrics: Mapping[str, float], *, is_best: bool) -> None:
         now, name, progress = time.monotonic(), self.task.state.metric, self.progress

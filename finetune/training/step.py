@@ -66,8 +66,6 @@ class Step:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * lr_factor
-        for batch in batches:
-            self.model.check_batch(batch)  # on the CPU, where reading ids does not wait
         if not self.model.training:  # `train()` visits all modules, which takes time
             self.model.train()
 
@@ -116,8 +114,6 @@ class Step:
             seed = torch.default_generator.manual_seed if on_cpu else torch.manual_seed
             seed(batch.seed)
         with self.casting:
-            if not layers:
-                return full_precision(self.model(batch)), []
             output, states = self.model.with_states(batch, layers)
         return full_precision(output), states
 

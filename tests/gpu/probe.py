@@ -25,10 +25,11 @@ from finetune.config.tasks import TrainConfig
 from finetune.models import attention
 from finetune.models.graphs import FEWEST_STEPS, replayed_passes, use_of_graphs
 from finetune.models.heads.pretrained import SequenceClassifier
+from finetune.models.master_weights import MasterWeights
 from finetune.models.packing import PackedCall, PackedLayout
 from finetune.models.shapes import RowShape
 from finetune.preprocessing.batching import pack
-from finetune.training.optimizer import make_optimizer
+from finetune.training.optimizer import adamw, parameter_groups
 from finetune.training.step import Step
 from finetune.types import Batch, TokenSequence
 
@@ -218,7 +219,9 @@ def own_steps(size: Size, replayed: bool = False) -> Iterator[Row]:
     config = TrainConfig(batch_size=size.sequences, lr=1e-5)
     head = SequenceClassifier(model_of(size))
     accelerator = Accelerator(cpu=not size.large)
-    masters, optimizer = make_optimizer(head, config, "bf16" if size.large else "fp32")
+    precision = "bf16" if size.large else "fp32"
+    masters = MasterWeights(head, parameter_groups(head, config), precision)
+    optimizer = adamw(masters.groups, config)
     step = Step(task_of(config), head, masters, optimizer, config, accelerator)
     batches = [size.batch() for _ in range(64)]
     stream = iter(batches * 1000)

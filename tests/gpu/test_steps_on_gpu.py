@@ -15,7 +15,8 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from finetune.training.optimizer import make_optimizer
+from finetune.models.master_weights import MasterWeights
+from finetune.training.optimizer import adamw, parameter_groups
 from finetune.training.step import Step
 from tests import fixtures as fx
 from tests.small_data import read_jsonl
@@ -48,8 +49,9 @@ def test_a_plain_step_waits_for_nothing(setup: str, family: str, changes: dict[s
     task, dataset = fx.load(config_of(setup, family, **changes))
     accelerator = Accelerator()
     head = task.model().to(accelerator.device)
-    weights = make_optimizer(head, task.state.config, "bf16")
-    step = Step(task, head, *weights, task.state.config, accelerator)
+    config = task.state.config
+    masters = MasterWeights(head, parameter_groups(head, config), "bf16")
+    step = Step(task, head, masters, adamw(masters.groups, config), config, accelerator)
     batches = batches_of(task, dataset)
     for batch in batches:  # kernels are loaded, which may wait
         step([batch], weight=1.0, lr_factor=1.0)

@@ -97,10 +97,10 @@ def test_rows_go_to_their_groups_and_back(heads_first: bool) -> None:
     assert layout.row_order(num_heads, heads_first) is order
     rows = torch.randn(sum(lengths), num_heads, 2, requires_grad=True)
     (grouped,) = order.to_groups(rows)
-    assert torch.equal(order.to_tokens(grouped), rows.flatten(0, 1))
+    assert torch.equal(order.to_tokens([grouped]), rows.flatten(0, 1))
     weight = torch.zeros_like(grouped)  # as gradients are at padding
     weight[order.positions] = torch.randn(len(order.positions), 2)
-    ((grouped * weight).sum() + order.to_tokens(grouped).square().sum()).backward()
+    ((grouped * weight).sum() + order.to_tokens([grouped]).square().sum()).backward()
     gradient = weight[order.positions] + 2 * rows.flatten(0, 1)
     torch.testing.assert_close(rows.grad.flatten(0, 1), gradient)
     sequences = rows[:, 1].split(lengths)

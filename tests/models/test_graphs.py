@@ -360,7 +360,7 @@ def test_no_graph_of_the_check_of_fillers_is_alive_in_a_recording() -> None:
     """A CUDA graph cannot record nodes that were made on another stream."""
     encoder = encoder_of()
     batch = batch_of(1, encoder.model)
-    key = PassKey(SHAPES.shape_of(RowShape.of(batch)), (), True, True, (False, torch.float32), ())
+    key = PassKey(SHAPES.shape_of(RowShape.of(batch)), (), True, True, (False, torch.float32))
     masters = replaying(encoder, None)
     recording = Recording(encoder, key, with_fillers(batch, key.shape), masters)
     recording.require_equal_without_fillers(batch)
@@ -383,6 +383,7 @@ def test_exchanged_weights_are_recorded_again() -> None:
         backward(masters, found.sum())
         plain.graphs = EncoderGraphs(plain, SHAPES, None)
     assert torch.equal(found, expected)
+    assert encoder.graphs is not None and len(encoder.graphs.recordings) == 1  # of the new ones
 
 
 def test_passes_in_single_precision_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,7 +502,7 @@ def test_a_row_is_filled_up_to_its_shape_by_sequences(lengths: list[int], held: 
 def test_recorded_passes_read_and_copy_nothing_on_the_host(family: str) -> None:
     encoder = Encoder(tiny.model(family, dropout=0.1).to(DEVICE).train())
     batch = batch_of(1, encoder.model)
-    key = PassKey(RowShape(160, 16, 24), (1,), True, True, (False, torch.float32), ())
+    key = PassKey(RowShape(160, 16, 24), (1,), True, True, (False, torch.float32))
     row = with_fillers(batch, key.shape).to(DEVICE)
     recording = Recording(encoder, key, row, replaying(encoder, None))
     with finding_waits() as waits:

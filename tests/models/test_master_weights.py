@@ -20,7 +20,7 @@ from finetune.models.master_weights import MasterWeights, cast_weights, casting
 from finetune.preprocessing.batching import pack
 from finetune.runtime.device import DTYPES
 from finetune.training.data import TrainingData
-from finetune.training.optimizer import adamw, make_optimizer, parameter_groups
+from finetune.training.optimizer import adamw, parameter_groups
 from finetune.training.step import Step
 from finetune.types import Batch, TokenSequence
 from tests import fixtures as fx
@@ -73,8 +73,8 @@ def prepared(name: str, precision: str) -> Iterator[tuple[Any, Any, list[list[Ba
 
 def step_of(task: Any, head: Any, precision: str) -> Step:
     config = task.state.config
-    weights = make_optimizer(head, config, precision)
-    return Step(task, head, *weights, config, Accelerator(cpu=True))
+    masters = MasterWeights(head, parameter_groups(head, config), precision)
+    return Step(task, head, masters, adamw(masters.groups, config), config, Accelerator(cpu=True))
 
 
 def reference(task: Any, head: Any, batches: list[list[Batch]], dtype: torch.dtype) -> None:

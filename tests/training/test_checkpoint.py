@@ -20,7 +20,7 @@ from finetune.training.checkpoint import (
     TrainerState,
     check_files,
     load_checkpoint,
-    save_training_state,
+    save_checkpoint,
 )
 from finetune.training.run_folder import RunLog, open_run, require_free, require_same_run
 from finetune.types import UserError
@@ -28,9 +28,14 @@ from tests import fixtures as fx
 from tests.training.stopping import interrupted
 
 
+def save_moments(folder: Path, moments: Any) -> None:
+    masters: Any = SimpleNamespace(moments=lambda optimizer: moments)
+    save_checkpoint(folder, {}, masters, None, TrainerState(step=1))  # type: ignore[arg-type]
+
+
 def test_damaged_files_are_found(tmp_path: Path) -> None:
     moments = {"weight": {"exp_avg": torch.randn(3, 2), "step": torch.tensor(1.0)}}
-    save_training_state(tmp_path, moments, TrainerState(step=1))
+    save_moments(tmp_path, moments)
     check_files(tmp_path)
     for path in sorted(tmp_path.iterdir()):
         saved = path.read_bytes()
@@ -50,7 +55,7 @@ def test_damaged_files_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["weight", "0"])
 def test_moments_of_other_weights_are_refused(name: str, tmp_path: Path) -> None:
     moments = {name: {"exp_avg": torch.randn(3, 2), "step": torch.tensor(1.0)}}
-    save_training_state(tmp_path, moments, TrainerState(step=1))
+    save_moments(tmp_path, moments)
     place = SimpleNamespace(shape=torch.Size([2, 2]))
     masters: Any = SimpleNamespace(places={"weight": place})
     with pytest.raises(UserError, match="other names or shapes"):

@@ -22,10 +22,10 @@ from finetune.runtime import device as device_module
 from finetune.runtime.device import resolve_precision
 from finetune.training.optimizer import (
     Schedule,
+    adamw,
     default_epochs,
     default_learning_rate,
     logged_learning_rates,
-    make_optimizer,
     parameter_groups,
 )
 from tests import fixtures as fx
@@ -147,14 +147,18 @@ def rates(**settings) -> dict[str, float]:
     return {name: group["lr"] for group in groups for name in group["params"]}
 
 
+def optimizer_of(model: Any, config: TrainConfig) -> torch.optim.Optimizer:
+    return adamw(parameter_groups(model, config), config)
+
+
 def test_the_log_has_the_learning_rates_of_encoder_and_head() -> None:
-    _, optimizer = make_optimizer(head(), config(lr=1e-3), "fp32")
+    optimizer = optimizer_of(head(), config(lr=1e-3))
     assert logged_learning_rates(optimizer) == {"lr": 1e-3}
-    _, optimizer = make_optimizer(head(), config(lr=1e-3, head_lr=1e-2), "fp32")
+    optimizer = optimizer_of(head(), config(lr=1e-3, head_lr=1e-2))
     assert logged_learning_rates(optimizer) == {"lr": 1e-3, "head_lr": 1e-2}
     frozen = head()
     frozen.encoder.freeze("all")
-    _, optimizer = make_optimizer(frozen, config(lr=1e-3, head_lr=1e-2), "fp32")
+    optimizer = optimizer_of(frozen, config(lr=1e-3, head_lr=1e-2))
     assert logged_learning_rates(optimizer) == {"lr": 1e-2}
 
 
@@ -210,9 +214,9 @@ def test_nothing_to_train_is_an_error() -> None:
 
 
 def test_settings_of_adam() -> None:
-    defaults = make_optimizer(head(), config(), "fp32")[1].defaults
+    defaults = optimizer_of(head(), config()).defaults
     assert (defaults["betas"], defaults["eps"]) == ((0.9, 0.999), 1e-8)
-    own = make_optimizer(head(), config(adam="0.98,1e-6"), "fp32")[1].defaults
+    own = optimizer_of(head(), config(adam="0.98,1e-6")).defaults
     assert (own["betas"], own["eps"]) == ((0.9, 0.98), 1e-6)
     assert affects_results("adam")
     for wrong in ("1,1e-8", "0.98,0", "0.98", "0.98,inf", "nan,1e-8", "a,b", ""):

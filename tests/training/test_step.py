@@ -24,7 +24,7 @@ from finetune.preprocessing.batching import pack
 from finetune.runtime.device import loss_scaler
 from finetune.training import run_folder
 from finetune.training.data import TrainingData
-from finetune.training.optimizer import make_optimizer, parameter_groups
+from finetune.training.optimizer import adamw, parameter_groups
 from finetune.training.step import Step
 from finetune.types import Batch
 from tests import fixtures as fx
@@ -58,8 +58,8 @@ def batches_of(
 
 def first_step(task: Any, head: Any) -> Step:
     config = task.state.config
-    weights = make_optimizer(head, config, "fp32")
-    return Step(task, head, *weights, config, Accelerator(cpu=True))
+    masters = MasterWeights(head, parameter_groups(head, config), "fp32")
+    return Step(task, head, masters, adamw(masters.groups, config), config, Accelerator(cpu=True))
 
 
 def test_a_step_puts_every_module_in_training_mode() -> None:

@@ -51,18 +51,9 @@ class Head(nn.Module, ABC):
     config: Any
 
     @property
-    def revision(self) -> str | None:
-        """The commit of the hub model that was loaded; None for a local folder."""
-        return getattr(self.encoder.model.config, "_commit_hash", None)
-
-    @property
     def labels(self) -> LabelSet:
         """The labels, in the order of the classes; without none."""
         return labels_of(self.config)
-
-    def check_batch(self, batch: Batch) -> None:
-        """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
-        self.encoder.check_batch(batch)
 
     def forward(self, batch: Batch) -> Any:
         """Compute the output of the head for a batch."""

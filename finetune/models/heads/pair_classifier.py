@@ -88,10 +88,6 @@ class PairClassifier(EncoderModel):
         queries = self.query_vectors(hidden, texts, step=2)
         return queries, self.text_vectors(hidden, texts)[1::2]
 
-    def check_batch(self, batch: Batch) -> None:
-        """Check the texts of each pair, see ``Head.check_batch``."""
-        self.encoder.check_batch(separate_texts(batch))
-
     def text_vectors(self, hidden: Tensor, texts: Batch) -> Tensor:
         """Compute the mean of the hidden states [T, H] of each text: [N, H]."""
         return pooled_tokens(hidden, texts)
@@ -145,5 +141,4 @@ def separate_texts(batch: Batch) -> Batch:
         window=(0, 1) * len(batch.example),
         num_words=(1,) * len(starts),
         targets={},
-        host=None,
     )
