@@ -771,7 +771,7 @@ class SpanPrediction(WordPrediction):
     def uncertainty(self) -> float | None:
         """The entropy in bits of each candidate, span or not, summed, for each word."""
         p = [min(max(score, 1e-12), 1 - 1e-12) for _, score in self.candidates]
-        entropy = -math.fsum(x * math.log2(x) + (1 - x) * math.log2(1 - x) for x in p)
+        entropy = math.fsum(-x * math.log2(x) - (1 - x) * math.log2(1 - x) for x in p)
         return entropy / max(len(self.words), 1)
 
     def abstain(self, least: float) -> Self:

@@ -158,8 +158,6 @@ FILES = {
 @pytest.mark.parametrize("task", ["classify", "tag"])
 @pytest.mark.parametrize("name", FILES)
 def test_files_have_one_answer_for_each_row(task: str, name: str, workdir: Path, tmp_path: Path):
-    if task == "tag" and name.endswith((".csv", ".tsv")):
-        pytest.skip("words are read from lines, JSON Lines and columns")
     (path := tmp_path / name).write_text(FILES[name], encoding="utf-8")
     outcome = run("predict", workdir / task, "--file", path).ok()
     assert [row["id"] for row in outcome.rows] == [0, 1, 2, 3]
