@@ -133,11 +133,11 @@ def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Par
     left, right = "… " * (first > 0), " …" * (last < len(context))
     sentences = []
     for name, side, style in zip(("gold", "predicted"), sides, ("missed", "wrong"), strict=True):
-        start, end = (side["start"], side["end"]) if side else (last, last)
-        parts: list[Part] = [("text", left + context[first:start])]
         if side:
-            parts += [("start", style), ("text", context[start:end]), ("end", side["label"])]
-        sentences.append((name, [*parts, ("text", context[end:last] + right)]))
+            start, end = side["start"], side["end"]
+            parts: list[Part] = [("text", left + context[first:start]), ("start", style)]
+            parts += [("text", context[start:end]), ("end", side["label"])]
+            sentences.append((name, [*parts, ("text", context[end:last] + right)]))
     return sentences
 
 

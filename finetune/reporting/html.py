@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
-from finetune.evaluation.error_analysis import Analysis, count_categories
+from finetune.data.dataset import WITHOUT_LEAKS
+from finetune.evaluation.error_analysis import NOTHING, Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import summarize
@@ -36,6 +37,8 @@ REPORT_FILE = "report.html"
 MOST_CONFUSED, MOST_LABELS = 15, 20
 """Most pairs of confused labels to list, and labels of the largest confusion matrix."""
 _CLASSES = ("type", "relation", "label", "tag")
+_RECORDED = ("fingerprint", "training_fingerprint", "epochs_used", "num_processes", "task")
+"""What a run records among its settings, and a page shows elsewhere, or as settings."""
 _ELSEWHERE = ("risk", "confusion", "confused", "scores")
 """Tables of scores by class, and those that are shown otherwise than in tables."""
 
@@ -138,7 +141,7 @@ def _page(
         ),
         *([_errors(evaluated, most_examples, why)] if evaluated else []),
         _by_run("Scores by class", partial(_tables, of_classes=True), evaluated),
-        _by_run("Confusion", _confusion, evaluated),
+        _by_run("Kinds of errors", _confusion, evaluated),
         _by_run("Calibration and decisions", _calibration, evaluated),
         _by_run("Subgroups", partial(_tables, of_classes=False), evaluated),
         Section("Training", charts=_curves(runs, metric)),
@@ -193,7 +196,9 @@ def _score_tables(models: Sequence[ModelRuns], runs: NamedRuns) -> list[PageTabl
             split: {metric_title(m, run.positive): value for m, value in run.metrics[split].items()}
             for split in splits
         }
-        return [_scores_table("All scores", scores)] if scores else []
+        leaks = any(split.endswith(WITHOUT_LEAKS) for split in splits)
+        about = f" ({WITHOUT_LEAKS}: without the examples that are also in train)" if leaks else ""
+        return [_scores_table(f"All scores{about}", scores)] if scores else []
     summary = summarize({name: run.metrics for name, run in runs if run.metrics})
     tables = []
     for split in splits:
@@ -202,7 +207,8 @@ def _score_tables(models: Sequence[ModelRuns], runs: NamedRuns) -> list[PageTabl
             statistics = summary.get(split, {}).items()
             columns["mean"] = {metric: of_metric["mean"] for metric, of_metric in statistics}
             columns["deviation"] = {m: of["standard_deviation"] for m, of in statistics}
-        tables.append(_scores_table(f"Scores on {split}", columns))
+        about = ", the examples that are not also in train" * split.endswith(WITHOUT_LEAKS)
+        tables.append(_scores_table(f"Scores on {split}{about}", columns))
     return tables
 
 
@@ -240,12 +246,22 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
 
 def _tables(analysis: Analysis, of_classes: bool) -> Section:
     shown = {name: t for name, t in analysis_tables(analysis).items() if name not in _ELSEWHERE}
-    return Section("", tables=[shown[name] for name in shown if (name in _CLASSES) == of_classes])
+    notes = [
+        "By depth, “found” counts gold spans that are predicted, and “correct” predicted spans "
+        "that are right: a span may lie in others among predictions, but not in gold."
+    ]
+    tables = [shown[name] for name in shown if (name in _CLASSES) == of_classes]
+    return Section("", notes if "depth" in shown and not of_classes else [], tables=tables)
 
 
 def _confusion(analysis: Analysis) -> Section:
     matrix, all_tables = analysis.tables.get("confusion", []), analysis_tables(analysis)
     tables, notes, html = [], [], ""
+    if matrix and NOTHING in matrix[0]["predicted"]:
+        notes = [
+            "Spans that share words are paired, so the diagonal also counts spans with other "
+            f"boundaries. {NOTHING}: no span of the other side shares words with them."
+        ]
     if "confused" in all_tables:
         tables = [replace(all_tables["confused"], rows=all_tables["confused"].rows[:MOST_CONFUSED])]
     if analysis.errors and not matrix and not analysis.run.items.has_sizes:
@@ -275,6 +291,10 @@ def _calibration(analysis: Analysis) -> Section:
         notes = ["The predictions hold no probabilities, so calibration is unknown."]
     if "risk" in analysis.tables:
         charts_of.append(_risk_chart(analysis))
+        notes.append(
+            "Risk is the share of wrong answers if only the most confident ones are given, and "
+            "coverage the share of answers that are given."
+        )
     return Section("", notes, charts_of)
 
 
@@ -307,7 +327,7 @@ def _environment(run: Run) -> Section:
     changed = [
         [key, "unset" if value is None else str(value)]
         for key, value in run.config.items()
-        if key not in defaults or value != defaults[key]
+        if value != defaults.get(key) and key not in _RECORDED
     ]
     names = ("device", "precision", "cuda_graphs", "python", "platform", "cores", "threads")
     metadata = {key: about[key] for key in names if key in about} | about.get("versions", {})

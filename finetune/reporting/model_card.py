@@ -97,13 +97,16 @@ def _listed(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
 UNLISTED = (
     "columns",
     "data",
+    "epochs_used",
     "fingerprint",
     "init_from",
     "model",
+    "num_processes",
     "out",
     "resume",
     "revision_used",
     "task",
+    "training_fingerprint",
 )
 """Settings that stand elsewhere in a card, or say nothing about the model."""
 DECISIVE = ("batch_size", "lr", "seed", "steps")

@@ -142,8 +142,27 @@ def test_the_labels_of_relations_are_scores_by_class(tmp_path: Path):
     second = shutil.copytree(first, tmp_path / "b")
     for folders in ([first], [first, second]):
         page = reported(*folders, "--out", tmp_path / "page.html")
-        section = page.text.split("Scores by class")[2].split("Confusion")[0]
+        section = page.text.split("Scores by class")[2].split("Kinds of errors")[0]
         assert "By relation" in section or "F1 by relation" in section
+
+
+def test_a_context_is_shown_where_it_has_an_answer(tmp_path: Path):
+    """A question without a predicted answer shows its context once; the list is complete."""
+    rows = [
+        {"id": f"q{n}", "question": f"Where {n}?", "context": "Ana lives in Oslo.", "answers": gold}
+        for n, gold in enumerate([{"text": ["Oslo"], "answer_start": [13]}] * 2)
+    ]
+    answers = [
+        {"id": "q0", "answer": "", "score": 0.9},
+        {"id": "q1", "answer": "Ana", "start": 0, "end": 3, "score": 0.8},
+    ]
+    page = reported(
+        write_run(tmp_path / "run", "qa", dict.fromkeys(("train", "test"), rows), answers)
+    )
+    first, second = page.text.split("test.jsonl:")[1:3]
+    assert first.count("lives in") == 1 and second.count("lives in") == 2
+    assert "All 2 examples with an error" in page.text
+    assert "Kinds of errors" in page.text and "Risk is the share of wrong answers" in page.text
 
 
 def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
@@ -223,7 +242,7 @@ def test_an_unfinished_seed_does_not_count(tmp_path: Path):
     content = {"seeds": [1, 2, 3], "verdicts": [], "baselines": {}, "degenerate": []}
     (folder / "seeds.json").write_text(json.dumps(content))
     page = reported(folder)
-    assert "Mean of 2 seeds" in page.text and "of the split test" in page.text
+    assert "Mean of 2 seeds" in page.text and "of test)" in page.text
     assert "the score covers 2 of 3 runs" in page.text
     assert "differ in more" not in page.text
     path = folder / "seed-3" / "config.json"
@@ -329,7 +348,7 @@ def test_validation_is_analyzed_if_test_has_no_gold(tmp_path: Path):
     rows = [json.loads(line) | {"gold": None} for line in path.read_text().splitlines()]
     data.write_jsonl(path, rows)
     page = reported(folder)
-    assert "no row has a label" in page.text and "of the split validation" in page.text
+    assert "no row has a label" in page.text and "of validation)" in page.text
     asked = reported(folder, "--split", "validation", "--out", tmp_path / "page.html")
     assert "no row has a label" not in asked.text
 

@@ -60,6 +60,8 @@ def test_a_card_is_what_the_hub_reads_and_its_example_runs(
         assert result.metric_type in content["metrics"]
     assert content["metrics"]
     assert "/tmp" not in text and "wrong" not in text, "nothing is asserted about gold"
+    assert ("predicts a number" in text) == ("## Labels" not in text) == (setup == "numbers")
+    assert "## Limitations\n\n-" in text or "Limitations" not in text
     config = json.loads((workdir / setup / "config.json").read_text())
     assert config["fingerprint"] in text and "| `batch_size` | `8` |" in text
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
