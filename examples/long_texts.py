@@ -12,9 +12,8 @@ config = ClassifyConfig(
     data="examples/data/sentiment",
     max_length=16,  # short, so that windows are needed
     # A text has the same weight in training whatever its number of windows. Its prediction is the
-    # mean over its windows. The alternatives are `truncate` (and count) and `error`.
+    # mean over its windows. The alternative is `truncate` (and count).
     long_text="window",
-    overlap=6,
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-long-texts"),
 )

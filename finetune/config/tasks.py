@@ -76,7 +76,10 @@ _NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 """A number in a setting such as `focal:2`."""
 EPOCHS = Limit(lambda value: 0 < value <= 1e9, "above 0 and at most 1e9")
 SEED = Limit(lambda value: 0 <= value < 2**32, "from 0 to 4294967295")
-FREEZE = matching("none|embeddings|all|[0-9]{1,4}", "none, embeddings, all, or a number of layers")
+FREEZE = matching(
+    "none|embeddings|[0-9]{1,4}",
+    "none, embeddings, or a number of layers (the whole encoder: --tuning head)",
+)
 _CONTEXT = matching("none|doc|0*[1-9][0-9]{0,5}", "none, doc, or a number of subwords, 1 or more")
 LOSS_NAME = matching(
     f"ce|(focal|logit-adjusted)(:{_NUMBER})?",
@@ -142,8 +145,7 @@ class ModelSettings:
     """Rank of the matrices of `--tuning lora`, perhaps with names of the linear layers to adapt
     (`8:query,value`); default: all of the encoder. α equals the rank (Hu et al., 2021)."""
     freeze: Annotated[str, Help("WHAT"), FREEZE] = "none"
-    """Weights to freeze: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings and
-    the N lowest layers)."""
+    """Weights to freeze: `none`, `embeddings`, or N (the embeddings and the N lowest layers)."""
     bilstm: Annotated[bool, Affects(weights=True, inherited=False)] = False
     """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
     cannot load the saved model."""
@@ -196,11 +198,6 @@ class TrainingSettings:
     a CUDA device. A step with more tokens takes several passes (gradient accumulation)."""
     max_length: Annotated[int | None, COMMON, POSITIVE, Affects(weights=True, shared=False)] = None
     """Longest sequence in tokens; default: the model's limit, at most 512."""
-    overlap: Annotated[int | None, NOT_NEGATIVE, Affects(data=True, weights=True, shared=False)] = (
-        None
-    )
-    """Tokens that neighboring windows of a long input share; default: 64, or 128 for `qa`, at most
-    half of --max-length."""
     lr: Annotated[float | None, COMMON, POSITIVE, TRAINING] = None
     """Peak learning rate of the encoder; default: 2e-5, or 1e-4 for a small encoder (hidden size
     below 512). --tuning multiplies the default: lora by 20, bitfit by 50, head by 100, mask by
@@ -597,8 +594,6 @@ class ChoiceConfig(TrainConfig):
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
-        if self.overlap is not None:
-            raise UserError("--overlap: long contexts are cut: leave it out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -769,11 +764,6 @@ class RelationsConfig(WordConfig):
     classifier_dropout: Annotated[float, SHARE] = 0.1
     """Dropout before the classifier."""
 
-    def _check_combinations(self) -> None:
-        super()._check_combinations()
-        if self.overlap is not None:
-            raise UserError("--overlap: long texts are cut around a pair of spans: leave it out.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class QAConfig(TrainConfig):
@@ -808,6 +798,9 @@ class QAConfig(TrainConfig):
     data: str = "squad"
     max_answer: Annotated[int, COMMON, POSITIVE] = 30
     """Longest answer in words."""
+    overlap: Annotated[int | None, NOT_NEGATIVE] = None
+    """Tokens that neighboring windows of a long context share; default: 128, at most half of
+    --max-length."""
 
 
 CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})

@@ -95,7 +95,6 @@ def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None
             "it applies to texts with one of two labels",
             ("positive",),
         ),
-        (not window, "it applies to --long-text window", ("overlap",)),
         (window and encoder != "cross", one_sequence, ("long_text",)),
         (not single, one_label, ("few_shot",)),
         (len(labels) < 2, "it needs two labels or more", ("few_shot",)),

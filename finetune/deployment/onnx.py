@@ -348,9 +348,8 @@ def _export(task: Task, model: Any, fresh: Path) -> Exported:
 def _batches(task: Task) -> list[list[TokenSequence]]:
     state, words = task.state, task.description.words
     length = min(state.max_length, LONGEST_CHECK)
-    settings: dict[str, Any] = {"overlap": None}
-    if state.long_text is not None:
-        settings["long_text"] = "truncate"
+    changed = {"long_text": "truncate", "overlap": None}
+    settings: dict[str, Any] = {n: v for n, v in changed.items() if n in vars(state.config)}
     checked = replace(state, max_length=length, config=replace(state.config, **settings))
     longest = " ".join(TEXTS) + " " + " ".join(TEXTS[:2] * (length // 16))
     inputs: list[Input] = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True), (TEXTS[1], longest)]

@@ -75,8 +75,6 @@ class SentenceConfig(TrainConfig):
             value = getattr(self, name)
             raise UserError(f"{flag(name)} {value}: {reason}: leave {flag(name)} out.")
 
-        if self.overlap is not None:
-            refuse("overlap", "long texts are cut")
         if objective == "prompt" and self.pooling != "auto":
             refuse("pooling", "with --objective prompt the mask token is the vector")
         if objective in ("softmax", "cosine", "cmlm"):

@@ -108,8 +108,6 @@ class PretrainConfig(TrainConfig):
             )
         if self.test_sets:
             raise UserError("--test-sets does not apply to running text: leave it out.")
-        if self.overlap is not None:
-            raise UserError("--overlap does not apply to running text: leave it out.")
 
     def _check_encoder(self) -> None:
         if self.config is None:

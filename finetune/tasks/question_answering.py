@@ -53,10 +53,20 @@ class AnswerState(TaskState, AnswerDecoder):
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     prediction_type = "answers"
-    default_overlap = 128  # as in BERT
 
     def __post_init__(self) -> None:
         read_thresholds(self.thresholds, [NO_ANSWER])
+
+    @property
+    def overlap(self) -> int:
+        """Number of tokens that neighboring windows of a context share."""
+        overlap, largest = self.config.overlap, self.max_length // 2
+        if overlap is not None and overlap > largest:
+            raise UserError(
+                f"--overlap {overlap} is over half of --max-length {self.max_length}: write "
+                f"{largest} or less."
+            )
+        return min(128, largest) if overlap is None else overlap  # 128 as in BERT
 
     @property
     def max_answer(self) -> int:  # type: ignore[override]  # an attribute of what is restored

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from finetune.config.tasks import TrainConfig, column_map
 from finetune.data.preparation import stream_examples
@@ -14,7 +14,7 @@ from finetune.data.tables import Table
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.preprocessing.texts import Input, as_example, check_pair
 from finetune.tasks.decoding import Decoder
-from finetune.types import Example, LabelSet, TokenExample, UserError
+from finetune.types import Example, LabelSet, TokenExample
 
 FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}, "decisions": {}}
 """Fields of states that are fitted on the validation split after training; their defaults."""
@@ -41,9 +41,6 @@ class TaskState(Decoder):
     def prediction_type(self) -> str:
         """The name of the prediction type, as in ``TYPES``; a label if a task says nothing."""
         return "label"
-
-    default_overlap: ClassVar[int] = 64
-    """Number of tokens that neighboring windows of a text share by default."""
 
     @property
     def input_keys(self) -> tuple[str, ...]:
@@ -95,13 +92,7 @@ class TaskState(Decoder):
     @property
     def overlap(self) -> int:
         """Number of tokens that neighboring windows of a long text share."""
-        overlap, largest = self.config.overlap, self.max_length // 2
-        if overlap is not None and overlap > largest:
-            raise UserError(
-                f"--overlap {overlap} is over half of --max-length {self.max_length}: write "
-                f"{largest} or less."
-            )
-        return min(self.default_overlap, largest) if overlap is None else overlap
+        return min(64, self.max_length // 2)
 
     @property
     def long_text(self) -> str | None:

@@ -107,7 +107,7 @@ def encoding_key(task: Task, examples: Sequence[Example], of: str = "all") -> st
     common = {field.name for field in dataclasses.fields(TrainConfig)}
     of_task = {n: v for n, v in settings(state.config).items() if n not in common}
     derived = {name: v for name, v in state.extra_fields().items() if name not in FITTED}
-    hashed = [SEQUENCES, task.name, list(state.labels), derived, state.max_length, state.overlap]
+    hashed = [SEQUENCES, task.name, list(state.labels), derived, state.max_length]
     hashed += [tokenizer.uses_token_types, tokenizer.placeholder, tokenizer.leading_space]
     hashed += [of] if of != "all" else []
     described = json.dumps([*hashed, of_task, tokenizer.backend.to_str()], sort_keys=True)

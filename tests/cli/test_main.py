@@ -47,7 +47,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    (path := tmp_path / "r.yaml").write_text("task: tag\nsteps: 5\nlr: 1e-3\noverlap: 8\n")
+    (path := tmp_path / "r.yaml").write_text("task: tag\nsteps: 5\nlr: 1e-3\n")
     return path
 
 
@@ -73,17 +73,17 @@ def test_training(task: str, calls: list[tuple]):
 def test_dry_run(calls: list[tuple], recipe: Path):
     run("tag", "--dry-run", "--steps", "2")
     run("run", recipe, "--dry-run")
-    from_recipe = ("dry_run", "tag", TagConfig(steps=5, lr=1e-3, overlap=8))
+    from_recipe = ("dry_run", "tag", TagConfig(steps=5, lr=1e-3))
     assert calls == [("dry_run", "tag", TagConfig(steps=2)), from_recipe]
 
 
 def test_options_override_recipes_and_recipes_defaults(calls: list[tuple], recipe: Path):
     run("run", recipe, "--steps", "9").ok()
     ((_, task, config, recipe_run),) = calls
-    assert task == "tag" and config == TagConfig(steps=9, lr=1e-3, overlap=8)
+    assert task == "tag" and config == TagConfig(steps=9, lr=1e-3)
     assert isinstance(recipe_run, RecipeRun) and recipe_run.recipe.path == recipe
     assert recipe_run.differing == ("steps",)
-    assert recipe_run.recipe.config() == TagConfig(steps=5, lr=1e-3, overlap=8)
+    assert recipe_run.recipe.config() == TagConfig(steps=5, lr=1e-3)
 
 
 def test_help_of_a_recipe_has_its_values(recipe: Path):

@@ -75,14 +75,13 @@ classify --model bert --data sentiment --tuning lora --lora 1000000 | 32 or less
 classify stray | unexpected argument 'stray'. See
 classify --lr | finetune classify: --lr: expected one argument: see finetune classify --help
 classify --lr -1 | --lr must be above 0, not -1.0
-classify --freeze some | --freeze must be none, embeddings, all, or a number of layers
+classify --freeze some | --freeze must be none, embeddings, or a number of layers
 classify --max-length 512 --max-tokens 100 | raise --max-tokens
 classify --columns text | --columns must be role=column
 TRAIN --max-length 100 | exceeds the 64 tokens | or less
 TRAIN --freeze 9 | 9 layers | 3
 TRAIN --class-weights psi=1 | 'psi' is none of neg, pos
 TRAIN --problem regression | train.jsonl:1 | not a number
-TAG --data entities --overlap 33 | --overlap 33 is over half of --max-length
 clasify | unknown command 'clasify'. Perhaps you meant 'classify'? | score, compare
 run --seeds 2 | a recipe comes first: finetune run RECIPE
 run nope.yaml | nope.yaml: no such recipe file | finetune run
@@ -180,7 +179,7 @@ def test_one_line_says_what_is_wrong(line: str, workdir: Path, monkeypatch: pyte
     monkeypatch.chdir(workdir)
     command, *parts = line.replace("HERE", str(workdir)).split(" | ")
     words = command.replace("TRAIN", f"classify --model bert --data sentiment {SMALL}")
-    words = words.replace("TAG", f"tag --model bert {SMALL} --overlap 8")
+    words = words.replace("TAG", f"tag --model bert {SMALL}")
     before = files_of(workdir)
     run(*words.split()).refused(*parts)
     assert files_of(workdir) == before

@@ -14,6 +14,7 @@ from finetune.config.tasks import (
     ClassifyConfig,
     NerConfig,
     NliConfig,
+    QAConfig,
     TagConfig,
     TrainConfig,
     affects_of,
@@ -92,10 +93,10 @@ WRONG = [
     (ClassifyConfig, {"warmup": -0.1}, "--warmup must be 0 or more"),
     (ClassifyConfig, {"weight_decay": -1}, "--weight-decay must be 0 or more"),
     (ClassifyConfig, {"clip": -1}, "--clip must be 0 or more"),
-    (ClassifyConfig, {"freeze": "-1"}, "--freeze must be none, embeddings, all, or a number"),
+    (ClassifyConfig, {"freeze": "-1"}, "--freeze must be none, embeddings, or a number"),
     (ClassifyConfig, {"columns": ("text",)}, "--columns must be role=column, .* not 'text'"),
-    (NliConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
-    (TagConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
+    (QAConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
+    (TagConfig, {"freeze": "all"}, "a number of layers .the whole encoder: --tuning head."),
     (TagConfig, {"max_length": 10, "max_tokens": 5}, "--max-length 10 exceeds --max-tokens 5"),
     (ClassifyConfig, {"loss": "weighted"}, "--loss must be ce, focal, .* see --class-weights"),
     (ClassifyConfig, {"loss": "focal:-1"}, "--loss must be ce, focal, focal:GAMMA"),
@@ -134,7 +135,7 @@ def test_ranges(cls: type[TrainConfig], values: dict, message: str):
         cls(**values)
 
 
-@pytest.mark.parametrize("freeze", ["none", "embeddings", "all", "0", "12"])
+@pytest.mark.parametrize("freeze", ["none", "embeddings", "0", "12"])
 def test_legal_freezing(freeze: str):
     assert ClassifyConfig(freeze=freeze).freeze == freeze
 

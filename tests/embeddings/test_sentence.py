@@ -163,7 +163,6 @@ def test_data_that_an_objective_cannot_use(
             r"\{text\} and \{mask\} once each, not",
         ),
         ({"templates": ("{text}{mask}", "{mask}{text}")}, "they apply to --objective prompt"),
-        ({"overlap": 3}, "--overlap 3: long texts are cut: leave --overlap out"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
@@ -182,7 +181,7 @@ def test_splits_without_gold(workdir: Path, tmp_path: Path) -> None:
 
 
 def test_a_frozen_encoder_and_a_tokenizer_without_mask(workdir: Path, tmp_path: Path) -> None:
-    settings = {"freeze": "all", "out": tmp_path / "run", "max_tokens": 40, "steps": 1}
+    settings = {"tuning": "head", "out": tmp_path / "run", "max_tokens": 40, "steps": 1}
     fx.fit(config_of(workdir, "softmax", "nli.jsonl", **settings))
     tokenizer = AutoTokenizer.from_pretrained(fx.checkpoint())
     tokenizer.mask_token = None

@@ -89,8 +89,8 @@ def data_cases() -> Iterator[Case]:
     train = {
         "classify": ("classify", *MODEL, "--dry-run", "--data"),
         "nli": ("nli", *MODEL, "--dry-run", "--data"),
-        "tag": ("tag", *MODEL, "--overlap=8", "--dry-run", "--data"),
-        "ner": ("ner", *MODEL, "--overlap=8", "--dry-run", "--data"),
+        "tag": ("tag", *MODEL, "--dry-run", "--data"),
+        "ner": ("ner", *MODEL, "--dry-run", "--data"),
         "check": ("check",),
         "predict texts": ("predict", "classify", "--file"),
         "predict words": ("predict", "tag", "--file"),

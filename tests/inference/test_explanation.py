@@ -24,13 +24,13 @@ from tests import fixtures as fx
 from tests.command import run
 from tests.covering import few
 
-WINDOWS = {"long_text": "window", "max_length": 16, "overlap": 4}
+WINDOWS = {"long_text": "window", "max_length": 16}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "windows": ("classify", WINDOWS),
     "pair windows": ("nli", WINDOWS),
     "all subwords": ("tag", {"label_subwords": "all"}),
-    "crf windows": ("tag", {"crf": True, "max_length": 12, "overlap": 4}),
-    "several types": ("ner", {"multi_label": True, "max_length": 12, "overlap": 4}),
+    "crf windows": ("tag", {"crf": True, "max_length": 12}),
+    "several types": ("ner", {"multi_label": True, "max_length": 12}),
 }
 
 

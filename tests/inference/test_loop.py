@@ -29,7 +29,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 def asked(request: pytest.FixtureRequest) -> tuple[Task, Any, list[Any]]:
     """A task, a model, and examples of which each occurs three times; long ones have windows."""
     name, settings = request.param
-    config = fx.config(name, max_length=14, overlap=4, **settings)
+    config = fx.config(name, max_length=14, **settings)
     task, dataset = load_task(config, name)
     several = 3 * list(dataset.splits["test"])
     return task, task.model(), [replace(e, id=index) for index, e in enumerate(several)]

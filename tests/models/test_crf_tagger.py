@@ -235,7 +235,6 @@ def test_an_untrained_model_answers_legally(scheme: str, tmp_path: Path) -> None
         scheme=scheme,
         crf=True,
         max_length=16,
-        overlap=4,
         precision="fp32",
     )
     task, dataset = load_task(config, "tag")

@@ -191,7 +191,6 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
         ({"mask_probability": 1.0}, "between 0 and 1"),
         ({"data": ""}, "--data must name running text"),
         ({"metric": "mlm_loss", "steps": 1}, "cannot select a model; legal are mlm_accuracy"),
-        ({"overlap": 3}, "does not apply to running text"),
         ({"boundary": True}, "add --mask spans"),
         ({"nsp": True, "packing": "full-sentences"}, "leave --packing full-sentences out"),
         ({"nsp": True, "family": "roberta"}, "or leave --nsp out"),

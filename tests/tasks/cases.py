@@ -146,7 +146,7 @@ CASES = {
     "windows": Case(
         "classify",
         [{**row, "text": "the dog saw it and " * 2 + row["text"]} for row in SINGLE],
-        {"long_text": "window", "max_length": 16, "overlap": 4},
+        {"long_text": "window", "max_length": 16},
     ),
     "multi": Case(
         "classify",
@@ -177,11 +177,9 @@ CASES = {
     "io": Case("tag", BIO, {"scheme": "IO"}),
     "bioes": Case("tag", BIO, {"scheme": "BIOES"}),
     "bioes all max constrained": Case("tag", BIO, {"scheme": "BIOES", "label_subwords": "all"}),
-    "bio windows": Case("tag", BIO, {"max_length": 12, "overlap": 4, "decoding": "constrained"}),
+    "bio windows": Case("tag", BIO, {"max_length": 12, "decoding": "constrained"}),
     "bio crf": Case("tag", BIO, {"crf": True}),
-    "bioes crf windows": Case(
-        "tag", BIO, {"scheme": "BIOES", "crf": True, "max_length": 12, "overlap": 4}
-    ),
+    "bioes crf windows": Case("tag", BIO, {"scheme": "BIOES", "crf": True, "max_length": 12}),
     "ner": Case("ner", _SPANS, {}),
     "ner windows": Case("ner", _SPANS, {"max_length": 12, "overlap": 5, "decoding": "overlapping"}),
     "ner attention": Case("ner", _SPANS, {"representation": "attention"}),
@@ -266,7 +264,6 @@ class Runs:
             "precision": "fp32",
             "weight_decay": 0.0,
             "max_length": 40,
-            **({"overlap": 8} if case.task in ("tag", "ner") else {}),
             **case.settings,
             **changes,
         }

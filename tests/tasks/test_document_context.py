@@ -41,7 +41,7 @@ LENGTH = 24
 
 def task_of(setup: str = "tag", family: str = "bert", **changes: Any) -> tuple[Any, Dataset]:
     config, own = SETUPS[setup]
-    chosen = {"context": "doc", "max_length": LENGTH, "overlap": 6, **own, **changes}
+    chosen = {"context": "doc", "max_length": LENGTH, **own, **changes}
     model, data = fx.checkpoint(family, dropout=0.0), fx.data("documents")
     made = config(model=str(model), data=str(data), precision="fp32", **chosen)
     return load_task(made, "ner" if config is NerConfig else "tag")
@@ -254,11 +254,11 @@ def test_the_key_of_kept_sequences_knows_the_context():
 
 # From the command line
 
-FLAGS = ("--max-length", "24", "--overlap", "6", "--precision", "fp32", "--steps", "4")
+FLAGS = ("--max-length", "24", "--precision", "fp32", "--steps", "4")
 
 
 def trained(setup: str) -> Path:
-    sizes = {"max_length": 24, "overlap": 6, "steps": 4}
+    sizes = {"max_length": 24, "steps": 4}
     given = {"model": fx.checkpoint(dropout=0.0), "data": fx.data("documents"), **sizes}
     return fx.trained(
         "ner" if setup == "ner" else "tag", context="doc", crf=setup == "crf" or None, **given

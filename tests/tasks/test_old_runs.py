@@ -54,7 +54,7 @@ def test_settings_that_are_gone_are_ignored(tmp_path: Path, warnings_logged: lis
     copy = changed(tmp_path, config={"warp_speed": 9})
     (found,) = finetune.load(copy).predict(["a lovely room in Oslo"])
     assert found.label == finetune.load(CLASSIFY).predict(["a lovely room in Oslo"])[0].label
-    assert "marked_words, sparse_embeddings" in warnings_logged[0]
+    assert "marked_words, overlap, sparse_embeddings" in warnings_logged[0]
 
 
 @pytest.mark.parametrize(

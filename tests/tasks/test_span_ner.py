@@ -89,11 +89,11 @@ def out_of_reach(task: Any, examples: list[TokenExample]) -> int:
             {},
             {"max_width": 3},
             {"max_width": 1},
-            {"max_length": 10, "overlap": 4},
-            {"max_length": 8, "overlap": 0, "max_width": 5},
-            {"max_length": 10, "overlap": 5},
+            {"max_length": 10},
+            {"max_length": 8, "max_width": 5},
+            {"max_length": 10},
             {"multi_label": True},
-            {"multi_label": True, "max_length": 10, "overlap": 5, "max_width": 4},
+            {"multi_label": True, "max_length": 10, "max_width": 4},
             {"decoding": "flat"},
             {"decoding": "overlapping", "multi_label": True},
         ],
@@ -134,7 +134,7 @@ def test_the_widest_span_is_noted(workdir: Path):
 
 def test_each_candidate_is_learnt_once(workdir: Path):
     """Over all windows of a long text, every span that some window holds has one target."""
-    task, _ = task_of(workdir, max_length=12, overlap=5, max_width=4)
+    task, _ = task_of(workdir, max_length=12, max_width=4)
     text = " ".join(text for text, _ in NESTED) + " " + "the dog saw it " * 5
     example = TokenExample(0, tuple(text.split()), (Span(3, 5, "LOC"),))
     (windows,) = task.encode([example])

@@ -101,7 +101,6 @@ def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path)
         ("single", {"class_weights": "pos"}, "'pos' is not LABEL=NUMBER"),
         ("single", {"class_weights": "pos=much"}, "'pos=much' is not LABEL=NUMBER"),
         ("single", {"class_weights": "neg=-1"}, "0 or more"),
-        ("single", {"overlap": 8}, "--overlap 8: it applies to --long-text window"),
         ("single", {"metric": "micro_f1"}, "metrics of these labels are accuracy, macro_f1"),
         ("regression", {"metric": "macro_f1"}, "metrics of these labels are pearson"),
         ("multi", {"positive": "joy"}, "--positive joy: it applies to texts with one of two"),

@@ -109,7 +109,7 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         {"class_weights": "auto"},
         {"calibrate": "temperature"},
-        {"long_text": "window", "max_length": 6, "overlap": 1},
+        {"long_text": "window", "max_length": 6},
     ],
     ids=lambda settings: next(iter(settings)),
 )

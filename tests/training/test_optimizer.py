@@ -197,7 +197,7 @@ def test_rate_by_width() -> None:
 def test_frozen_weights_are_in_no_group(freeze: str, frozen_layers: int, embeddings: bool) -> None:
     model = head()
     model.encoder.freeze(freeze)
-    groups = names_of(model, parameter_groups(model, config(freeze=freeze)))
+    groups = names_of(model, parameter_groups(model, config()))
     trained = {name for group in groups for name in group["params"]}
     layers = {f"model.bert.encoder.layer.{n}." for n in range(3)}
     found = {layer for layer in layers if any(name.startswith(layer) for name in trained)}
@@ -209,8 +209,8 @@ def test_frozen_weights_are_in_no_group(freeze: str, frozen_layers: int, embeddi
 def test_nothing_to_train_is_an_error() -> None:
     model = head()
     model.requires_grad_(False)
-    with pytest.raises(ValueError, match="--freeze all leaves no weight to train"):
-        parameter_groups(model, config(freeze="all"))
+    with pytest.raises(ValueError, match="--tuning head --freeze none leaves no weight to train"):
+        parameter_groups(model, config(tuning="head"))
 
 
 def test_settings_of_adam() -> None:

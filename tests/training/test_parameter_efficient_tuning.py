@@ -129,7 +129,7 @@ def test_moments_and_learning_rates(tmp_path: Path) -> None:
         ({"lora": "4"}, "--lora needs --tuning lora"),
         ({"tuning": "head", "freeze": "1"}, "--tuning head freezes the whole encoder"),
         ({"tuning": "lora", "lora": "8:qery"}, "--lora 8:qery: qery: .*query"),
-        ({"tuning": "lora", "freeze": "all"}, "--tuning lora: the encoder has no such"),
+        ({"tuning": "lora", "freeze": "3"}, "--tuning lora: the encoder has no such"),
         ({"gradient_checkpointing": True, "model": "squeezebert"}, "none for squeezebert"),
     ],
 )

@@ -31,7 +31,7 @@ classify --data sentiment --custom-loss own.py:doubled --validation none
 classify --data sentiment --few-shot --per-class 6 --validation none --save-every 2 --precision bf16
 classify --data numbers --tuning lora --precision bf16
 nli --data pairs --pair-encoder bi --calibrate temperature --precision bf16
-tag --data documents --context doc --overlap 8 --precision fp16
+tag --data documents --context doc --precision fp16
 tag --data windows --crf --tuning mask --precision bf16 --limit 12
 tag --data windows --tuning head --gradient-checkpointing
 ner --data windows --weight-decay 0.3 --eval-every 3 --precision bf16 --limit 12
