@@ -27,8 +27,8 @@ _MAX_WASTE_ON_DEVICE = 1.0
 """Padding in attention on a GPU, as a fraction of the tokens: calls cost more than rows there."""
 
 
-RelativePositions = tuple[Tensor, Tensor | None]
-"""Embeddings [R, H], and the row of each distance -(L-1) .. L-1 (None: one each, in order)."""
+RelativePositions = tuple[Tensor, Tensor]
+"""Embeddings [R, H], and the row of each distance -(L-1) .. L-1."""
 
 
 def unsupported_reason(model: Any) -> str:
@@ -75,9 +75,7 @@ def _relative_positions(encoder: Any, longest: int) -> RelativePositions | None:
     span, buckets = len(embeddings) // 2, encoder.position_buckets
     rows = rows_of_distances(longest, span, buckets, encoder.max_relative_positions)
     first, last = int(rows[0]), int(rows[-1])
-    unique = bool((rows.diff() == 1).all())
-    shared = None if unique else to_device(rows - first, embeddings.device)
-    return embeddings[first : last + 1], shared
+    return embeddings[first : last + 1], to_device(rows - first, embeddings.device)
 
 
 def rows_of_distances(longest: int, span: int, buckets: int, max_distance: int) -> Tensor:
@@ -126,8 +124,7 @@ def _position_projections(
 
     def project(name: str) -> Tensor:
         projected: Tensor = getattr(module, f"{prefix}{name}_proj")(embeddings)
-        if rows is not None:
-            projected = projected.index_select(0, rows)
+        projected = projected.index_select(0, rows)
         heads = (module.num_attention_heads, -1)
         return torch.unflatten(projected, -1, heads).permute(1, 2, 0)
 

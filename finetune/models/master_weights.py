@@ -109,8 +109,6 @@ class MasterWeights:
     Attributes:
         precision: ``bf16``, ``fp16`` or ``fp32``.
         groups: The groups of the optimizer.
-        updated: The tensors that it updates, with the name of a weight in each; empty if it is
-            the encoder's.
         places: The place of each trained weight by name.
         gradients: The float32 gradients of the weights in flat tensors.
     """
@@ -132,7 +130,7 @@ class MasterWeights:
         """
         self.precision, self._whole = precision, whole
         self.groups: list[dict[str, Any]] = []
-        self.updated: dict[Tensor, str] = {}
+        self._updated: dict[Tensor, str] = {}  # with a name; of the encoder it is empty
         self.places: dict[str, Place] = {}
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self._masters: dict[nn.Parameter, Tensor] = {}
@@ -160,7 +158,7 @@ class MasterWeights:
                 self._flats.append(flat)
                 self._masters |= zip(flat.weights, flat.masters, strict=True)
                 self.gradients |= zip(flat.weights, flat.gradients, strict=True)
-            self.updated |= updated
+            self._updated |= updated
             self.groups.append({**group, "params": list(updated)})
         for weight in half - self._masters.keys():  # frozen
             self._masters[weight] = weight.data
@@ -204,18 +202,18 @@ class MasterWeights:
         """
         for flat in self._flats:
             flat.master.grad = flat.gradient if flat.filled else None
-        for updated, name in self.updated.items():
+        for updated, name in self._updated.items():
             if (
                 updated.grad is None
                 and all_of is not None
                 and (not name or name.startswith(all_of))
             ):
                 updated.grad = torch.zeros_like(updated)
-        return [updated.grad for updated in self.updated if updated.grad is not None]
+        return [updated.grad for updated in self._updated if updated.grad is not None]
 
     def end_step(self) -> None:
         """Drop the gradients of the step, and write the new weights to the model."""
-        for updated in self.updated:
+        for updated in self._updated:
             updated.grad = None
         for flat in self._flats:
             flat.filled = False

@@ -35,6 +35,7 @@ from finetune.models.loading import (
     is_hub_id,
     load_config,
     local_model,
+    resolve_model,
 )
 from finetune.types import UserError
 
@@ -138,9 +139,8 @@ def _model_source(name: str) -> str:
                 f"--init-from {name}: no such folder: name a run folder, saved model or hub id."
             )
         return name
-    for candidate in (folder / "best", folder):
-        if "model_type" in config_content(candidate):
-            return str(candidate)
+    if "model_type" in config_content(Path(source := resolve_model(name))):
+        return source
     runs = sorted(path.parent for path in folder.glob("*/best"))
     hint = f" It holds several runs: name one, such as {runs[0]}." if runs else ""
     raise UserError(

@@ -371,6 +371,8 @@ def test_run_folders(trained: dict[str, Path]) -> None:
 def test_a_run_starts_from_another_with_its_pooling(
     trained: dict[str, Path], workdir: Path
 ) -> None:
+    named, _ = loaded(workdir, "cosine", "numbers.jsonl", model=str(trained["cls"]))
+    assert (named.state.pooling, named.state.normalize) == ("cls", True)
     start = {"model": None, "init_from": str(trained["cls"])}
     task, _ = loaded(workdir, "cosine", "numbers.jsonl", **start)
     assert (task.state.pooling, task.state.normalize) == ("cls", True)

@@ -245,7 +245,6 @@ def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
 
 def starting_pooling(config: TrainConfig) -> tuple[Pooling | None, bool]:
     """Pooling and normalization of the starting model; None if its folder names none."""
-    settings = saved_settings(Path(str(config.init_from or config.model)))
-    if config.init_from is not None and settings[0] is None:
-        settings = saved_settings(Path(config.init_from) / "best")
-    return settings
+    folder = Path(str(config.init_from or config.model))  # of a model, or of its run
+    settings = saved_settings(folder)
+    return saved_settings(folder / "best") if settings[0] is None else settings
