@@ -61,26 +61,24 @@ def calibration_scores(tables: Tables, before: Tables) -> dict[str, float]:
     return dict(zip(ECE_METRICS, map(error_of, (tables, before)), strict=True))
 
 
-def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
-    """Fit the temperature under which the gold classes [N] are most likely, 1 without any."""
+def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:
+    """Fit the temperature under which the gold classes [N] are most likely, 1 without any.
+
+    Returns:
+        The temperature, and a note for the user that describes it.
+    """
     from scipy.optimize import minimize_scalar  # imported late: it costs half a second
 
-    if len(logs) == 0:
-        return 1.0
     logs = np.maximum(np.asarray(logs, dtype=float), -1e4)
-    rows = np.arange(len(gold))
+    rows, temperature = np.arange(len(gold)), 1.0
 
     def loss(log_temperature: float) -> float:
         return -float(tempered(logs, math.exp(log_temperature))[rows, gold].mean())
 
-    bounds = (math.log(LOWEST), math.log(HIGHEST))
-    minimum = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6})
-    return math.exp(float(minimum.x))
-
-
-def fit_and_describe(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:
-    """Fit a temperature, and describe it in a note for the user."""
-    temperature = fit_temperature(logs, gold)
+    if len(logs):
+        bounds = (math.log(LOWEST), math.log(HIGHEST))
+        minimum = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6})
+        temperature = math.exp(float(minimum.x))
     note = (
         f"temperature {temperature:.3f} fitted on {quantity(len(gold), 'prediction')} of validation"
     )
@@ -94,7 +92,7 @@ def fit_on_probabilities(
 ) -> tuple[float, str]:
     """Fit and describe a temperature for probabilities [N, C]; multi-label gold is [N, C]."""
     logs = log_probabilities(probabilities, independent)
-    return fit_and_describe(logs.reshape(-1, logs.shape[-1]), gold.astype(int).reshape(-1))
+    return fit_temperature(logs.reshape(-1, logs.shape[-1]), gold.astype(int).reshape(-1))
 
 
 def fit_on_words(
@@ -106,4 +104,4 @@ def fit_on_words(
         return 1.0, "temperature 1: no words of validation have tags"
     gold = np.array([tag for tags, _ in pairs for tag in tags], dtype=int)
     has_tag = gold != IGNORED
-    return fit_and_describe(np.concatenate([rows for _, rows in pairs])[has_tag], gold[has_tag])
+    return fit_temperature(np.concatenate([rows for _, rows in pairs])[has_tag], gold[has_tag])

@@ -104,21 +104,16 @@ class Items:
         number, scores = len(sides[0]), [] if score is None else list(score)
         if credit is None:
             credit = np.fromiter(map(operator.eq, *sides), bool, number)
-        credit, answer = np.asarray(credit), sides[1]
-        correct = credit
-        if abstained is None:
-            abstained = np.zeros(number, bool)
-        else:
-            abstained = np.asarray(abstained, bool)
-            answer, correct = np.where(abstained, "", answer), credit * ~abstained
+        credit = np.asarray(credit)
+        abstained = np.zeros(number, bool) if abstained is None else np.asarray(abstained, bool)
         return cls(
             example=np.asarray(example, dtype=np.int64),
             gold=sides[0],
             predicted=sides[1],
-            answer=answer,
+            answer=np.where(abstained, "", sides[1]),
             score=np.array(scores, float) if scores else np.full(number, math.nan),
             credit=credit,
-            correct=correct,
+            correct=credit * ~abstained,
             abstained=abstained,
             columns=columns,
         )
@@ -182,11 +177,10 @@ def decided_items(tables: Tables, **columns: np.ndarray) -> Items:
     """Make an item for each example, also of answers that a model left out when it abstained."""
     scores = [prediction.score for prediction in tables.predictions]
     left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
-    predicted, abstained = tables.predicted, None
-    if left_out.count(None) < len(left_out):
-        pairs = zip(predicted, left_out, strict=True)
-        predicted = [answer if other is None else other for answer, other in pairs]
-        abstained = [other is not None for other in left_out]
+    left_out = left_out or [None] * len(tables)
+    pairs = zip(tables.predicted, left_out, strict=True)
+    predicted = [answer if other is None else other for answer, other in pairs]
+    abstained = [other is not None for other in left_out]
     example = range(len(predicted))
     return Items.of(example, tables.gold, predicted, scores, abstained=abstained, **columns)
 

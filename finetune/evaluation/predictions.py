@@ -30,7 +30,7 @@ from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, wrong_value
-from finetune.evaluation.prediction_types import KEYS, TYPES, key_of_row
+from finetune.evaluation.prediction_types import KEYS, TYPES
 from finetune.evaluation.prediction_types.labels import unify
 from finetune.evaluation.prediction_types.spans import SPANS, predicted_scheme
 from finetune.evaluation.prediction_types.tags import TAGS
@@ -169,13 +169,7 @@ def join(file: Rows, gold: Rows) -> Tables:
             prediction = replace(prediction, decided={"withheld": row["withheld"]})
         predictions.append(prediction)
     examples_in_order = [example for _, example in pairs]
-    return type.of_values(
-        list(map(type.gold, examples_in_order)),
-        [prediction.value for prediction in predictions],
-        examples=examples_in_order,
-        predictions=predictions,
-        files=(file.name, gold.name),
-    )
+    return type.tables_of(examples_in_order, predictions, files=(file.name, gold.name))
 
 
 def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
@@ -210,7 +204,7 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
                 raise wrong_value(where, key, description(_TYPES[key]), value)
         rows.append(Row(row, where))
         ids.append(row.get("id"))
-        keys.add(key_of_row(row))
+        keys.add(next(filter(row.__contains__, KEYS), ""))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
     if len(keys) > 1 or "" in keys:

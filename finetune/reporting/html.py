@@ -61,8 +61,6 @@ def write_report(
     Each folder holds a run or several seeds. ``explain`` explains predictions of a run, to
     show beside errors. Return the path of the report, and a line for each missing part.
     """
-    if most_examples < 0:
-        raise UserError(f"--examples must be 0 or more, not {most_examples}.")
     if repeated := [path for path in folders if folders.count(path) > 1]:
         raise UserError(f"{repeated[0]}: named twice: name each run once.")
     models = [load_runs(path, split) for path in folders]

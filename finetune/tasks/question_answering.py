@@ -21,8 +21,7 @@ from finetune.data import Dataset
 from finetune.data.dataset import WARNING
 from finetune.data.preparation import with_gold
 from finetune.data.questions import misplaced, too_many_misplaced
-from finetune.evaluation.prediction_types.answers import gold_answers
-from finetune.evaluation.prediction_types.squad import best_no_answer_threshold
+from finetune.evaluation.prediction_types.answers import best_no_answer_threshold, gold_answers
 from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.questions import encode_questions, tokens_of

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from finetune.evaluation.prediction_types import scores_of
-from finetune.evaluation.prediction_types.squad import best_no_answer_threshold
+from finetune.evaluation.prediction_types.answers import best_no_answer_threshold
 
 WORDS = ["the", "a", "An", "Oslo", "oslo", "river", "1873", "co-op", "U.S.", "—", "Ås", "...", ""]
 

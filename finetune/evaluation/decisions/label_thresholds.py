@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress, permutations
 from typing import Any
 
@@ -21,7 +22,7 @@ from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
 from finetune.evaluation.decisions import Choice
 from finetune.evaluation.items import TableRows, Tables
-from finetune.evaluation.metrics import RATES, Metric, precision, recall
+from finetune.evaluation.metrics import RATES, Metric, item_counts, precision, recall
 from finetune.evaluation.prediction_types.labels import LABEL, LABELS
 from finetune.evaluation.significance import find_metric
 from finetune.types import UserError, abbreviated
@@ -44,6 +45,14 @@ class Goal:
         if self.recall is not None:
             return f"precision at a recall of {self.recall:g}"
         return str(self.metric)
+
+    def rate(self, counts: np.ndarray) -> np.ndarray:
+        """Rank the counts of a label: those that reach one rate by the other, then by the one."""
+        fixed, free = precision(counts), recall(counts)
+        if self.precision is None:
+            fixed, free = free, fixed
+        reached = fixed >= (self.precision or self.recall or 0.0) - 1e-12
+        return np.where(reached, 1 + free, fixed + 1e-9 * free)
 
 
 @dataclass(frozen=True)
@@ -113,21 +122,18 @@ def choose(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> dict[s
     precision is chosen.
     """
     applies, best = data.applies, np.full(len(data.columns), default)
-    columns = list(zip(data.scores.T, applies.T, strict=True))
-    cuts = [_cuts(scores, gold, default) for scores, gold in columns]
+    cuts = [_cuts(*column, default) for column in zip(data.scores.T, applies.T, strict=True)]
     enough = np.flatnonzero(applies.sum(axis=0) >= _FEWEST).tolist()
-    if goal.metric is None:
-        for index in enough:
-            counts = _counts(*columns[index], cuts[index])
-            best[index] = cuts[index][_best_rate(counts, goal)]
-        return dict(zip(data.columns, best.tolist(), strict=True))
-    metric = find_metric(goal.metric, [data.tables(applies)])
-    sign = -1 if properties_of(goal.metric).lower_is_better else 1
+    metrics = [Metric(partial(item_counts, name=name), goal.rate) for name in data.columns]
+    sign = 1
+    if goal.metric is not None:
+        metrics = [find_metric(goal.metric, [data.tables(applies)])] * len(metrics)
+        sign = -1 if properties_of(goal.metric).lower_is_better else 1
     decided = data.scores >= best
     for _ in range(5 if len(enough) > 1 else 1):
         before = best.copy()
         for index in enough:
-            values = sign * _values_under(data, metric, decided, index, cuts[index])
+            values = sign * _values_under(data, metrics[index], decided, index, cuts[index])
             best[index] = cuts[index][np.argmax(values > values.max() - 1e-12)]
             decided[:, index] = data.scores[:, index] >= best[index]
         if np.array_equal(before, best):
@@ -169,31 +175,12 @@ def _cuts(scores: np.ndarray, gold: np.ndarray, default: float) -> np.ndarray:
     return cuts[np.argsort(abs(cuts - default), kind="stable")]
 
 
-def _counts(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    # correct, predicted and gold examples under each cut [K, 3]
-    correct, predicted = (
-        len(side) - np.sort(side).searchsorted(cuts) for side in (scores[gold], scores)
-    )
-    return np.stack([correct, predicted, np.full(len(cuts), gold.sum())], axis=-1)
-
-
-def _best_rate(counts: np.ndarray, goal: Goal) -> int:
-    if goal.precision is not None:
-        fixed, free, least = precision(counts), recall(counts), goal.precision
-    else:
-        fixed, free, least = recall(counts), precision(counts), float(goal.recall or 0)
-    reached = fixed >= least - 1e-12
-    if not reached.any():
-        reached = fixed >= fixed.max()
-    return int(np.argmax(np.where(reached, free, -1.0)))
-
-
 def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> TableRows:
     """Tabulate precision, recall, F1, predicted and gold examples of each label."""
-    rows = []
-    for name, scores, gold in zip(data.columns, data.scores.T, data.applies.T, strict=True):
-        (counts,) = _counts(scores, gold, np.array([thresholds[name]]))
-        row = {"label": name, "threshold": thresholds[name]}
+    rows, tables = [], data.tables(data.scores >= list(thresholds.values()))
+    for name, threshold in thresholds.items():
+        counts = item_counts(tables, name).sum(axis=0)
+        row = {"label": name, "threshold": threshold}
         row |= {rate: float(value(counts)) for rate, value in RATES.items()}
         rows.append(row | {"predicted": int(counts[1]), "gold": int(counts[2])})
     return rows
