@@ -299,8 +299,8 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
             )
         shared = {key: value for key, value in values.items() if key != "task"}
         typed = {
-            **_typed_settings(where, task, common),
-            **_typed_settings(where, task, shared, "tasks", name),
+            **_typed_settings(where, task, common, alone=False),
+            **_typed_settings(where, task, shared, "tasks", name, alone=False),
         }
         try:
             config = CONFIGS[task](**_with_own_data(path, {**typed, **overrides}))
@@ -418,7 +418,7 @@ def _lines(
 
 
 def _typed_settings(
-    where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str
+    where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str, alone: bool = True
 ) -> dict[str, Any]:
     config = CONFIGS[task]
     hints, affects = setting_types(config), affects_of(config)
@@ -428,9 +428,12 @@ def _typed_settings(
         location = where(*above, key)
         typed |= typed_values(location, what, hints, {key: value})
         if affects[key].acts and typed[key] != getattr(config, key):
+            advice = f", and if you want it, write {written(key, typed[key])} in the command"
+            if not alone and key not in ("out", "resume"):
+                advice = f"; a run of several tasks has no {flag(key)}"
             raise UserError(
-                f"{location}: a file cannot set {key}, which {affects[key].acts}: remove it, and "
-                f"if you want it, write {written(key, typed[key])} in the command."
+                f"{location}: a file cannot set {key}, which {affects[key].acts}: remove it"
+                f"{advice}."
             )
     return typed
 

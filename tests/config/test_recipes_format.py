@@ -83,6 +83,9 @@ def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
     refused = rf"a file cannot set {key}, which .* write {STRANGERS[line]} in the command"
     with pytest.raises(UserError, match=f"r.yaml:2: {refused}"):
         load_recipe(written(tmp_path, f"task: nli\n{line}\n"))
+    if key not in ("out", "resume"):  # options that the command of several tasks lacks
+        flag = f"--{key.replace('_', '-')}"
+        refused = f"a file cannot set {key}, .* remove it; a run of several tasks has no {flag}"
     tasks = "tasks:\n  a: {task: nli}\n  b:\n    task: tag\n"
     for text, number in (
         (f"task: multitask\n{line}\n{tasks}", 2),
