@@ -89,6 +89,15 @@ def test_blank_texts_are_wrong_and_no_class(tmp_path: Path):
         scored(tmp_path, labels(1.5, None), texts(1.5, 2.5))
 
 
+def test_names_of_labels_agree_next_to_texts_without_a_label(tmp_path: Path):
+    """Neither a blank text nor one on which the model abstained is a label of another spelling."""
+    answers = [*labels("ENTAILMENT", "CONTRADICTION", None, None), {"label": "NEUTRAL"}]
+    answers[3]["withheld"] = "NEUTRAL"
+    gold = texts("entailment", "contradiction", "neutral", "neutral", "neutral")
+    scores = scored(tmp_path, answers, gold)
+    assert scores["accuracy"] == 0.6 and scores["macro_f1"] == pytest.approx((1 + 1 + 1 / 2) / 3)
+
+
 def test_several_labels(tmp_path: Path):
     gold = [{"text": "a", "labels": names} for names in (["x", "y"], [], ["y"])]
     answers = [{"label": names} for names in (["y", "x"], [], ["x"])]

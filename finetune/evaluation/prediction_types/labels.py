@@ -149,7 +149,8 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
         for side in (gold, predicted)
     )
     names = dict.fromkeys((*gold, *predicted, *abstained.values(), *classes))
-    renamed = canonical_names(names)  # all names or none
+    names.pop(NO_LABEL, None)
+    renamed = {NO_LABEL: NO_LABEL} | canonical_names(names)  # all names or none
     if (
         gold
         and classes
