@@ -46,7 +46,7 @@ from finetune.types import abbreviated, did_you_mean, quantity
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys("validation valid val dev devel development trial testa".split(), "validation"),
-    **dict.fromkeys("test testb testing eval evaluation".split(), "test"),
+    **dict.fromkeys(("test", "testb", "testing"), "test"),
 }
 """The split for each word of a file name, and for the split names of other data sets."""
 SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatched", "test"]

@@ -48,7 +48,6 @@ def rows(count):
         ("dev_matched.tsv", "validation_matched"),
         ("validation_mismatched", "validation_mismatched"),
         ("test_matched", "test_matched"),
-        ("eval.json", "test"),  # as in the datasets library
         ("training", "train"),
         ("latest.jsonl", None),
         ("README.md", None),
