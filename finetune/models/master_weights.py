@@ -130,7 +130,7 @@ class MasterWeights:
         """
         self.precision, self._whole = precision, whole
         self.groups: list[dict[str, Any]] = []
-        self._updated: dict[Tensor, str] = {}  # with a name; of the encoder it is empty
+        self._updated: dict[Tensor, str] = {}  # with its module; of the encoder it is empty
         self.places: dict[str, Place] = {}
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self._masters: dict[nn.Parameter, Tensor] = {}
@@ -144,7 +144,7 @@ class MasterWeights:
             parts: dict[Any, dict[str, nn.Parameter]] = {}
             updated: dict[Tensor, str] = {}
             for name, weight in zip(group["names"], group["params"], strict=True):
-                part = "" if weight in of_encoder else ".".join(name.split(".")[:2])
+                part = "" if weight in of_encoder else name.rpartition(".")[0] or name
                 if weight in flat_weights:
                     dtype = torch.bfloat16 if weight in half else weight.dtype
                     parts.setdefault((part, dtype), {})[name] = weight
@@ -202,13 +202,10 @@ class MasterWeights:
         """
         for flat in self._flats:
             flat.master.grad = flat.gradient if flat.filled else None
-        for updated, name in self._updated.items():
-            if (
-                updated.grad is None
-                and all_of is not None
-                and (not name or name.startswith(all_of))
-            ):
-                updated.grad = torch.zeros_like(updated)
+        if all_of is not None:
+            for updated, module in self._updated.items():
+                if updated.grad is None and (not module or module.startswith(all_of)):
+                    updated.grad = torch.zeros_like(updated)
         return [updated.grad for updated in self._updated if updated.grad is not None]
 
     def end_step(self) -> None:

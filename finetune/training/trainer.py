@@ -17,11 +17,7 @@ from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
-from finetune.models.adapters import (
-    load_adapter_state,
-    parameter_efficient_tuning,
-    weight_numbers,
-)
+from finetune.models.adapters import load_adapter_state, parameter_efficient_tuning
 from finetune.models.dropout import fast_dropout, same_modes
 from finetune.models.encoder import checkpointed_layers
 from finetune.models.graphs import replayed_passes
@@ -179,7 +175,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
         optimizer = adamw(masters.groups, config)
         if config.tuning != "full":
             rates = logged_learning_rates(optimizer).items()
-            trained, total = weight_numbers(model)
+            trained, total = first.weights
             first.report(
                 f"--tuning {config.tuning} trains {trained:,} of {total:,} weights "
                 f"({trained / total:.2%}), at " + ", ".join(f"{name} {lr:g}" for name, lr in rates)

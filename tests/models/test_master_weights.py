@@ -162,11 +162,12 @@ class TwoHeads(nn.Module):
         super().__init__()
         self.encoder = Encoder.from_pretrained(str(fx.checkpoint(dropout=0.0)))
         sizes = {"one": 3, "two": 70}
-        self.heads = nn.ModuleDict({n: nn.Linear(32, size) for n, size in sizes.items()})
+        heads = nn.ModuleDict({n: nn.Linear(32, size) for n, size in sizes.items()})
+        self.tasks = nn.ModuleDict({"heads": heads})
 
     def loss(self, head: str) -> Tensor:
         hidden = self.encoder(pack([TokenSequence(0, [2, 7, 8, 9, 3])]))
-        output: Tensor = self.heads[head](hidden).float().square().sum()
+        output: Tensor = self.tasks["heads"][head](hidden).float().square().sum()
         return output
 
 
@@ -206,12 +207,12 @@ def train_heads(precision: str, turns: str, saved_after: int | None = None) -> d
 def test_a_weight_without_a_gradient_is_not_updated(precision: str) -> None:
     start, one, other = (train_heads(precision, turns) for turns in ("", "11", "2"))
     for name in ("weight", "bias"):
-        assert torch.equal(start[f"heads.two.{name}"], one[f"heads.two.{name}"])
-        assert torch.equal(start[f"heads.one.{name}"], other[f"heads.one.{name}"])
-        assert not torch.equal(one[f"heads.one.{name}"], other[f"heads.one.{name}"])
-    assert "heads.two.weight/step" not in one and one["heads.one.weight/step"] == 2
+        assert torch.equal(start[f"tasks.heads.two.{name}"], one[f"tasks.heads.two.{name}"])
+        assert torch.equal(start[f"tasks.heads.one.{name}"], other[f"tasks.heads.one.{name}"])
+        assert not torch.equal(one[f"tasks.heads.one.{name}"], other[f"tasks.heads.one.{name}"])
+    assert "tasks.heads.two.weight/step" not in one and one["tasks.heads.one.weight/step"] == 2
     both = train_heads(precision, "1221")
-    assert both["heads.one.weight/step"] == both["heads.two.weight/step"] == 2
+    assert both["tasks.heads.one.weight/step"] == both["tasks.heads.two.weight/step"] == 2
     assert both["encoder.model.embeddings.word_embeddings.weight/step"] == 4
 
 
