@@ -52,7 +52,7 @@ def reliability(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> list[Bin]
 
 def error_of(tables: Tables) -> float:
     """Compute the expected calibration error of predictions, 0.0 without any."""
-    items = tables.calibrated
+    items = tables.type.calibrated(tables)
     return float(calibration_error(bin_counts(items.score, items.credit)))
 
 

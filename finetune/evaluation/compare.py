@@ -23,12 +23,12 @@ from finetune.evaluation.significance import (
     Comparison,
     Counts,
     Estimate,
-    adjust,
     compare,
     count_metric,
     custom_counts,
     estimate,
     fold_test,
+    holm,
     observed_scores,
 )
 from finetune.types import UserError, quantity
@@ -206,8 +206,11 @@ def score_systems(
                     compare(runs, against, **counted.how) if against and tested else None,
                 )
             )
-    tests = iter(adjust([score.test for score in table if score.test]))
-    return [score._replace(test=next(tests)) if score.test else score for score in table], notes
+    p_values = iter(holm([score.test.p for score in table if score.test]))
+    for index, score in enumerate(table):
+        if score.test:
+            table[index] = score._replace(test=score.test._replace(adjusted=next(p_values)))
+    return table, notes
 
 
 class FoldComparison(NamedTuple):

@@ -131,7 +131,7 @@ def analyze_predictions(run: Tables) -> Analysis:
     tables |= {name: group.table(name) for name, group in groupings if group.shown}
     if rows := risk_table(run):
         tables["risk"] = rows
-    items = run.calibrated
+    items = run.type.calibrated(run)
     bins = reliability(items.score, items.credit > 0) if run.is_rated else []
     return Analysis(run, score(run, analysis=True), tables, bins, mistakes(run))
 

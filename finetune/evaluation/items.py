@@ -227,14 +227,9 @@ class Tables:
         return len(self.gold)
 
     @property
-    def calibrated(self) -> Items:
-        """The decisions whose probabilities are compared with how often they are right."""
-        return self.type.calibrated(self)
-
-    @property
     def is_rated(self) -> bool:
         """Whether predictions have probabilities, and all of them are known."""
-        items = self.calibrated
+        items = self.type.calibrated(self)
         return len(items) > 0 and not np.isnan(items.score).any()
 
     @property

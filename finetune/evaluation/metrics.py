@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +123,7 @@ def weighted_ranks(values: npt.ArrayLike, weights: np.ndarray) -> np.ndarray:
 
 def confidence_counts(tables: Tables) -> np.ndarray:
     """Compute the ``bin_counts`` of the predictions of each example [N, 3, bins]."""
-    items = tables.calibrated
+    items = tables.type.calibrated(tables)
     counts = bin_counts(items.score, items.credit, groups=(items.example, len(tables)))
     return np.moveaxis(counts.reshape(3, len(tables), NUM_BINS), 0, 1)
 
@@ -301,17 +300,6 @@ CLASS_METRICS = {
     "matthews": Metric(class_counts, matthews),
 }
 """The metrics of one label or tag, besides its accuracy."""
-
-
-def metrics_of_names(tables: Tables) -> dict[str, Metric]:
-    """Make the metrics precision, recall and F1 of each label, tag or type: ``f1:NAME`` …"""
-    classes = tables.type.classes
-    return {
-        f"{form.format(rate)}:{name}": Metric(partial(counts, name=name), value)
-        for form, counts in (classes.forms if classes else {}).items()
-        for rate, value in RATES.items()
-        for name in tables.names
-    }
 
 
 def class_scores(tables: Tables) -> dict[str, dict[str, float]]:

@@ -123,7 +123,12 @@ def find_metric(metric: str, runs: Sequence[Tables]) -> Metric:
         for name, m in {**type.metrics, **runs[0].further_metrics}.items()
         if m.applies is None or all(map(m.applies, runs))
     }
-    legal |= metrics.metrics_of_names(runs[0])
+    legal |= {
+        f"{form.format(rate)}:{name}": Metric(partial(counts, name=name), value)
+        for form, counts in (type.classes.forms if type.classes else {}).items()
+        for rate, value in metrics.RATES.items()
+        for name in runs[0].names
+    }
     if metric in legal:
         return legal[metric]
     for run in runs:
@@ -191,18 +196,12 @@ class Comparison(NamedTuple):
     num_units: int
     num_resamples: int
     adjusted: float | None = None
-    """The p-value adjusted for all of several comparisons (``adjust``)."""
+    """The p-value adjusted for all of several comparisons (``holm``)."""
 
     @property
     def p(self) -> float:
         """The larger p-value of both tests."""
         return max(self.p_bootstrap, self.p_randomization)
-
-
-def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Adjust the p-values of comparisons for their number (``holm``)."""
-    adjusted = zip(comparisons, holm([test.p for test in comparisons]), strict=True)
-    return [test._replace(adjusted=p) for test, p in adjusted]
 
 
 def compare(

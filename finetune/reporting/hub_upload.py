@@ -11,7 +11,7 @@ from huggingface_hub import metadata_save
 
 from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import card_data
-from finetune.reporting.model_card import for_hub, published, write_card
+from finetune.reporting.model_card import PLACEHOLDER, published, write_card
 from finetune.reporting.runs import load_runs
 from finetune.runtime.hub import HubError, create_repository, upload_folder
 from finetune.tasks import TASK_FILE, model_folder
@@ -68,7 +68,7 @@ def push(
         metadata_save(card, card_data(card) | {"license": license})
     named = card_data(card).get("license")
     repository = create_repository(id, private=private or None)
-    changed = {"README.md": for_hub(card.read_text("utf-8"), repository)}
+    changed = {"README.md": card.read_text("utf-8").replace(PLACEHOLDER, repository)}
     if (task_file := source / TASK_FILE).is_file():
         changed[TASK_FILE] = without_paths(task_file.read_text("utf-8"))
     try:

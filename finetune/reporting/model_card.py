@@ -56,12 +56,19 @@ def card(model: ModelRuns) -> str:
     encoder = last_part(base or config.get("init_from") or config.get("model") or "?")
     encoder = "new-encoder" if config.get("config") else encoder
     title = f"{encoder} for {run.task} on {data_name}"
-    analysis = run.evaluated
+    analysis, defaults = run.evaluated, settings(CONFIGS[run.task]())
+    listed = {
+        name: value
+        for name, value in config.items()
+        if value is not None
+        and name not in UNLISTED
+        and (name in DECISIVE or value != defaults.get(name))
+    }
     mask = read_object(run.path / "best" / "tokenizer_config.json").get("mask_token", "")
     return render(
         "model_card.md",
         run=run,
-        settings=published(_listed(run.task, config)),
+        settings=published(listed),
         saved=saved,
         native=native,
         metadata=_metadata(run, native, base, data, data_name, title),
@@ -81,17 +88,6 @@ def card(model: ModelRuns) -> str:
         tables=analysis.tables if analysis else {},
         calibration_error=analysis and analysis.calibration_error,
     )
-
-
-def _listed(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = settings(CONFIGS[task]())
-    return {
-        name: value
-        for name, value in config.items()
-        if value is not None
-        and name not in UNLISTED
-        and (name in DECISIVE or value != defaults.get(name))
-    }
 
 
 UNLISTED = (
@@ -135,11 +131,6 @@ def _without_folders(value: str) -> str:
     is_id = re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?(@[\w.\-]+)?", value)
     is_public = is_id and not value.startswith(".") and not Path(value).exists()
     return value if is_public else last_part(value)
-
-
-def for_hub(text: str, id: str) -> str:
-    """Let the example of a card load the model by its id on the hub."""
-    return text.replace(PLACEHOLDER, id)
 
 
 def _metadata(

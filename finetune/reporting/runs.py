@@ -5,6 +5,7 @@ Missing and damaged files are reported as warnings, so that an unfinished run ha
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -252,8 +253,8 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
         saved = run.metrics.get(split, {}).get(metric)
         if saved is not None and abs(saved - value) > TOLERANCE:
             warnings.append(
-                f"{metric} of {run.path.name} on {split} is {value:.4f} over the labels of that "
-                f"split, but {saved:.4f} in metrics.json"
+                f"{metric} of {run.path.name} on {split} is {value:.4f} by its predictions, but "
+                f"{saved:.4f} in metrics.json"
             )
     return MainScore(
         metric,
@@ -285,20 +286,18 @@ def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analys
 
 def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
     try:
-        lines = path.read_bytes().splitlines()
+        lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError:
         warnings.append(f"no {path.name}: the course of training is unknown")
         return []
     rows = []
     for number, line in enumerate(lines, 1):
-        try:
-            content = parse_json(line.decode("utf-8"), f"{path.name}:{number}")
-        except (UserError, UnicodeDecodeError):
-            content = None
-        numbers = content
-        if isinstance(content, dict):
-            numbers = {name: value for name, value in content.items() if name != "split"}
-        if conforms(numbers, dict[str, float]) and "step" in numbers:
+        content: Any = None
+        with contextlib.suppress(UserError):
+            content = parse_json(line, f"{path.name}:{number}")
+        values = content.items() if isinstance(content, dict) else ()
+        numbers = {name: value for name, value in values if name != "split"}
+        if "step" in numbers and conforms(numbers, dict[str, float]):
             rows.append(content)
         else:
             warnings.append(f"{path.name} has an incomplete line: {number}")

@@ -264,7 +264,7 @@ def test_a_metric_that_cannot_be_counted(tmp_path: Path):
     )
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.5}}))
-    assert "is 1.0000 over the labels of that split, but 0.5000" in reported(folder).text
+    assert "is 1.0000 by its predictions, but 0.5000" in reported(folder).text
 
 
 def test_curves_leave_out_undefined_values(tmp_path: Path):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from finetune.reporting import charts
 from finetune.reporting.analysis import highlight
 from finetune.reporting.charts import Chart, ChartShape, chart, ticks
-from finetune.reporting.model_card import for_hub
 from finetune.reporting.rendering import markdown_code, printable, template_environment
 from finetune.types import Span, TokenExample
 
@@ -100,10 +99,3 @@ def test_tooltips_of_a_confusion_matrix():
 
 def test_names_cannot_leave_code_in_markdown():
     assert markdown_code("a`b|c\nd") == "`a'b/c d`"
-
-
-def test_an_example_of_a_card_is_renamed_for_the_hub():
-    native = 'model="path/to/this/folder"'
-    assert for_hub(native, "a/b") == 'model="a/b"'
-    own = 'import finetune\n\nmodel = finetune.load("path/to/this/folder")'
-    assert for_hub(own, "a/b") == 'import finetune\n\nmodel = finetune.load("a/b")'
