@@ -1,11 +1,10 @@
-"""Read rows whose spans have inclusive ends: DyGIE++ and PURE, GLiNER, CLUENER.
+"""Read rows whose spans have inclusive ends: DyGIE++ and PURE, GLiNER.
 
-DyGIE++ and PURE count the words of a document, GLiNER the words of a sentence, CLUENER characters:
+DyGIE++ and PURE count the words of a document, GLiNER the words of a sentence:
 
 {"doc_key": …, "sentences": [["A", "dog"], …], "ner": [[[1, 1, "Animal"]], …],
  "relations": [[[1, 1, 4, 4, "eats"]], …]}
 {"tokenized_text": ["A", "dog"], "ner": [[1, 1, "animal"]]}
-{"text": "A dog", "label": {"animal": {"dog": [[2, 4]]}}}
 """
 
 from __future__ import annotations
@@ -92,26 +91,3 @@ def gliner_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
             legal = "a list of [first word, last word, label]"
             raise DataError(f"{where}: `ner` must be as in GLiNER, {legal}.") from None
     return values
-
-
-def is_cluener(row: Mapping[str, Any]) -> bool:
-    """Whether the label of a row has types with mentions, or none, as in CLUENER."""
-    label = row.get("label")
-    if not isinstance(label, dict):
-        return False
-    return not label or any(isinstance(value, dict) for value in label.values())
-
-
-def cluener_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Convert a row of CLUENER, in which an empty label means that there are no spans."""
-    try:
-        spans = [
-            {"start": start, "end": end + 1, "label": label, "text": text}
-            for label, mentions in row["label"].items()
-            for text, positions in mentions.items()
-            for start, end in positions
-        ]
-    except (AttributeError, TypeError, ValueError):
-        legal = "{label: {mention: [[first character, last character]]}}"
-        raise DataError(f"{where}: `label` must be as in CLUENER, {legal}.") from None
-    return {key: row[key] for key in row if key != "label"} | {"spans": spans}

@@ -88,8 +88,6 @@ def rows_of_tool(value: Any, where: str) -> Iterator[Row]:
         yield from label_studio.task_rows(value, where)
     elif "tokenized_text" in value:
         yield Row(inclusive.gliner_row(value, where), where)
-    elif inclusive.is_cluener(value):
-        yield Row(inclusive.cluener_row(value, where), where)
     elif prodigy.is_choice(value):
         yield Row(prodigy.read_choice(value), where)
     else:

@@ -40,8 +40,6 @@ class Serve(Command):
     """Port to listen on; 0 chooses a free port."""
     max_bytes: int = 1_000_000
     """Largest request body in bytes."""
-    max_examples: int = 256
-    """Largest number of examples in a request."""
     max_waiting: int = 512
     """Largest number of waiting requests of a model; more requests get status 503."""
     batch_size: int = 64
@@ -49,7 +47,7 @@ class Serve(Command):
 
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then finish the requests under way."""
-        for name in ("max_bytes", "max_examples", "max_waiting", "batch_size"):
+        for name in ("max_bytes", "max_waiting", "batch_size"):
             if (value := getattr(self, name)) < 1:
                 raise UserError(f"{flag(name)} {value}: must be at least 1.")
         if missing := [name for name in ("fastapi", "uvicorn") if not find_spec(name)]:

@@ -98,8 +98,6 @@ class ServedModel:
         rows: Sequence[ExampleBody] = body.examples or [body]
         if body.examples and body.model_fields_set != {"examples"}:
             raise HTTPException(422, "give an example, or examples, not both.")
-        if len(rows) > self.limits.max_examples:
-            raise _too_large("examples", len(rows), self.limits.max_examples)
         try:
             examples = [self._example(f"example {n}", row) for n, row in enumerate(rows)]
         except UserError as error:
@@ -120,7 +118,7 @@ class ServedModel:
         async for chunk in request.stream():
             content += chunk
             if len(content) > self.limits.max_bytes:
-                raise _too_large("bytes", len(content), self.limits.max_bytes)
+                raise HTTPException(413, f"the body has over {self.limits.max_bytes:,} bytes.")
         try:
             return Body.model_validate_json(bytes(content))
         except ValidationError as error:
@@ -163,18 +161,15 @@ class ServedModel:
             loop = asyncio.get_running_loop()
             predictions = iter(await loop.run_in_executor(self.thread, self.predict, examples))
         except Exception as error:
+            refused = HTTPException(422, str(error)) if isinstance(error, UserError) else error
             for one in batch:
                 if len(batch) == 1:
-                    one.predictions.set_exception(error)
+                    one.predictions.set_exception(refused)
                 else:  # the other requests are not to blame
                     await self._predict([one])
             return
         for one in batch:
             one.predictions.set_result([next(predictions) for _ in one.examples])
-
-
-def _too_large(what: str, number: int, limit: int) -> HTTPException:
-    return HTTPException(413, f"{what}: {number:,}, at most {limit:,}.")
 
 
 def make_app(models: Sequence[ServedModel], hosts: Sequence[str] = ("*",)) -> FastAPI:

@@ -7,7 +7,6 @@ varies between two trainings, and measures how a vocabulary covers a text.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections import Counter
@@ -171,11 +170,6 @@ def train_tokenizer(
     return tokenizer
 
 
-def tokenizer_hash(tokenizer: Any) -> str:
-    """Compute a hash of everything that decides how a tokenizer splits text."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-
-
 def coverage(tokenizer: SubwordTokenizer, source: TextSource, characters: int) -> dict[str, Any]:
     """Measure how a tokenizer covers the words (``split_words``) of a source.
 
@@ -223,7 +217,6 @@ def write_vocabulary(command: VocabularyCommand) -> None:
         saved: dict[str, Any] = {
             "kind": type(tokenizer.backend_tokenizer.model).__name__.lower(),
             "size": len(tokenizer),
-            "fingerprint": tokenizer_hash(tokenizer),
             "alpha": command.alpha,
             "seed": command.seed,
             "sources": rows,
@@ -233,10 +226,7 @@ def write_vocabulary(command: VocabularyCommand) -> None:
         write_text(folder / "vocabulary.json", json.dumps(saved, indent=2) + "\n")
     print_table(list(rows[0]), [list(row.values()) for row in rows])
     asked = "" if len(tokenizer) == command.size else f" (asked for {command.size:,})"
-    show(
-        f"{saved['kind']}, {len(tokenizer):,} subwords{asked}, fingerprint "
-        f"{saved['fingerprint'][:12]}"
-    )
+    show(f"{saved['kind']}, {len(tokenizer):,} subwords{asked}")
     if counts := saved.get("embeddings"):
         show(
             f"embeddings ({command.init}): {counts['copied']:,} copied, "

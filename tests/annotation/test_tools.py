@@ -171,7 +171,6 @@ DYGIE = {
     "relations": [[], [[2, 3, 5, 5, "met"]], []],
 }
 GLINER = {"tokenized_text": ["Bo", "Lee", "ran"], "ner": [[0, 1, "PER"]]}
-CLUENER = {"text": "Bo met Bo.", "label": {"PER": {"Bo": [[0, 1], [7, 8]]}}}
 
 
 def test_spans_with_inclusive_ends(tmp_path):
@@ -187,11 +186,6 @@ def test_spans_with_inclusive_ends(tmp_path):
     assert [row.relations for row in rows[:3]] == [[], met, []]
     (row,) = read(tmp_path, [GLINER]).rows
     assert (row.example.words, row.example.spans) == (("Bo", "Lee", "ran"), (lee,))
-    nobody = {"text": "Nobody met.", "label": {}}
-    assert spans_of(read(tmp_path, [CLUENER, nobody])) == [
-        (Span(0, 1, "PER"), Span(2, 3, "PER")),
-        (),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -209,8 +203,6 @@ def test_spans_with_inclusive_ends(tmp_path):
         (DYGIE | {"ner": [[[0, 0]], [], []]}, "item 1, sentence 1: .* as in"),
         (GLINER | {"ner": [[0, 3, "PER"]]}, "span 0 to 4 .* outside the 3 words"),
         (GLINER | {"ner": [["Bo", 0, 0, "PER"]]}, "item 1: `ner` must be as in GLiNER"),
-        (CLUENER | {"label": {"PER": {"Bo": [[0, 3]]}}}, "characters 0 to 4 are 'Bo m'"),
-        (CLUENER | {"label": {"PER": {"Bo": 1}}}, "item 1: `label` must be as in CLUENER"),
     ],
 )
 def test_spans_that_do_not_fit_their_format(tmp_path, row, problem):
@@ -225,7 +217,6 @@ FOREIGN = {
     "sentences of DyGIE++": DYGIE,
     "words of GLiNER": GLINER,
     "entities of doccano": {"text": TEXT, "label": [[0, 3, "PER"]], "Comments": []},
-    "mentions of CLUENER": CLUENER,
 }
 
 

@@ -46,7 +46,7 @@ TEXTS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def models(runs: dict[str, Path]) -> list[ServedModel]:
-    limits = Serve(runs=(), max_bytes=3000, max_examples=4)
+    limits = Serve(runs=(), max_bytes=3000)
     return [ServedModel(name, str(runs[name]), limits) for name in TEXTS]
 
 
@@ -85,9 +85,8 @@ def test_answers_of_concurrent_requests_are_their_own(client: TestClient, runs: 
 @pytest.mark.parametrize(
     ("status", "body", "problem"),
     [
-        (413, b" " * 3001, "bytes: 3,001, at most 3,000"),
-        (413, (b" " * 1000 for _ in range(10)), "at most 3,000"),
-        (413, {"examples": ["x"] * 5}, "examples: 5, at most 4"),
+        (413, b" " * 3001, "the body has over 3,000 bytes"),
+        (413, (b" " * 1000 for _ in range(10)), "over 3,000 bytes"),
         (422, b"{", "the body: Invalid JSON"),
         (422, [], "the body: Input should be an object"),
         (422, {"examples": []}, "examples: List should have at least 1 item"),
@@ -133,6 +132,10 @@ def test_a_full_queue_and_a_bug(models: list[ServedModel], monkeypatch: pytest.M
             patch.setattr(models[0], "predict", mock.Mock(side_effect=RuntimeError("/a/path")))
             answer = client.post("/predict", json={"text": "x"})
         assert (answer.status_code, answer.text) == (500, "Internal Server Error")
+        with monkeypatch.context() as patch:  # as a text without a mask to fill
+            patch.setattr(models[0], "predict", mock.Mock(side_effect=UserError("no mask")))
+            answer = client.post("/predict", json={"text": "x"})
+        assert (answer.status_code, answer.json()) == (422, {"detail": "no mask"})
         assert client.post("/predict", json={"text": "x"}).status_code == 200
 
 
@@ -196,7 +199,7 @@ def test_names_of_models_and_wrong_options(tmp_path: Path):
         for options, problem in (
             (["--port", port], "Address already in use"),
             (["--port", "70000"], "0-65535"),
-            (["--max-examples", "0"], "--max-examples 0: must be at least 1"),
+            (["--max-bytes", "0"], "--max-bytes 0: must be at least 1"),
             (["--port", "0"], "no such folder"),
         ):
             run("serve", tmp_path / "none", *options).refused(problem)

@@ -18,7 +18,6 @@ from finetune.pretraining.vocabulary import (
     measure_sources,
     plain_tokenizer,
     sampled_lines,
-    tokenizer_hash,
     train_tokenizer,
 )
 from finetune.runtime.progress import Reporter
@@ -40,12 +39,16 @@ def trained(algorithm: str, lines: Any = lambda: LINES, size: int = 400, **optio
     return train_tokenizer(lines, size, plain_tokenizer(algorithm, **options))
 
 
+def split_rules(tokenizer: Any) -> str:
+    return str(tokenizer.backend_tokenizer.to_str())
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_saved_tokenizer_is_accepted(algorithm: str, tmp_path: Path):
     trained_tokenizer = trained(algorithm)
     trained_tokenizer.save_pretrained(tmp_path)
     plain = AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizer_hash(plain) == tokenizer_hash(trained_tokenizer)
+    assert split_rules(plain) == split_rules(trained_tokenizer)
     assert len(plain) <= 400
     loaded = SubwordTokenizer.saved(tmp_path, words=True)
     assert type(loaded.backend.model).__name__.lower() == algorithm
@@ -67,11 +70,11 @@ def test_saved_tokenizer_is_accepted(algorithm: str, tmp_path: Path):
 
 def test_same_vocabulary_in_any_order():
     for algorithm in ("wordpiece", "bpe"):
-        hashes = {
-            tokenizer_hash(trained(algorithm, lambda lines=lines: lines))
+        tokenizers = {
+            split_rules(trained(algorithm, lambda lines=lines: lines))
             for lines in (LINES, LINES[::-1], LINES)
         }
-        assert len(hashes) == 1
+        assert len(tokenizers) == 1
 
 
 def test_lower_case_keeps_accents_and_vowel_signs():
@@ -152,6 +155,5 @@ def test_command(tmp_path: Path):
     assert "asked for 5,000" in done.out
     content = json.loads((tmp_path / "v" / "vocabulary.json").read_text())
     assert content["size"] == len(AutoTokenizer.from_pretrained(tmp_path / "v"))
-    assert content["fingerprint"][:12] in done.out
     options = ("--out", tmp_path / "w", "--for", "minilm")
     run("vocabulary", texts, *options, "--kind", "bpe").refused("leave --kind and --lowercase out")
