@@ -62,7 +62,7 @@ def write_results(
     notes = [f"[{number}] {source}" for source, number in sources.items()]
     if suite.average == "tasks":
         missing = {s.task.name: 0 for s in scores if not (s.task.left_out or s.seeds)}
-        none = f"none yet, as {abbreviated(missing, 30)} lacks scores"
+        none = f"none yet, as there are no scores of {abbreviated(missing, 30)}"
         notes.append(f"Average: {none if missing else 'mean over data sets of their mean scores'}.")
     for task in suite.tasks.values():
         if task.left_out:

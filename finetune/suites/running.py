@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -136,7 +137,8 @@ def plan_rows(plan: Sequence[PlannedTask], num_seeds: int) -> list[list[object]]
         try:
             rows.append(planned.row(num_seeds))
         except UserError as error:
-            names.setdefault(str(error), []).append(planned.task.name)
+            problem = str(error).removeprefix(f"{planned.folder}{os.sep}")  # the same of all tasks
+            names.setdefault(problem, []).append(planned.task.name)
     if names:
         problems = (f"{', '.join(tasks)}: {problem}" for problem, tasks in names.items())
         raise UserError(" ".join(problems))

@@ -87,7 +87,7 @@ def test_the_same_command_continues_and_other_settings_are_refused(
     before = {name: (folder / name).read_bytes() for name in FILES}
     shutil.rmtree(folder / "mood" / "seed-2")
     (folder / "follow" / "seed-1" / "README.md").unlink()
-    problem = "seed-1: was started with lr = 0.001, now 0.5"
+    problem = "pairs, follow, mood, names: seed-1: was started with lr = 0.001, now 0.5"
     run("run", suite, "--seeds", "2", "--out", folder, "--lr", "0.5").refused(problem)
     assert not (folder / "mood" / "seed-2").exists()
     other = suite.with_name("other.yaml")
@@ -162,7 +162,7 @@ def test_a_failure_loses_no_other_task(
     outcome.refused("error: 2 of 4 data sets failed (pairs, follow)")
     assert f"pairs failed: {tmp_path}: No space left on device." in outcome.out
     assert "follow failed: not run, because pairs failed" in outcome.out
-    assert "Average: none yet, as follow, pairs lacks scores." in outcome.out
+    assert "Average: none yet, as there are no scores of follow, pairs." in outcome.out
     outcome = run("run", suite, "--limit", "20", "--out", out).ok()
     assert outcome.err.count("finished: kept") == 2 and content_of(out)["average"]
 
