@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from finetune.config.tasks import ScheduleDefaults, TrainConfig, affects_of, settings
+from finetune.config.tasks import ScheduleDefaults, TrainConfig
 from finetune.preprocessing.batching import epoch_order
 from finetune.types import UserError
 
@@ -160,9 +160,3 @@ def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     if not (rates[True] and rates[False]):
         return {"lr": max(rates[True] or rates[False])}
     return {"lr": max(rates[True]), "head_lr": max(rates[False])}
-
-
-def result_settings(config: TrainConfig) -> dict[str, Any]:
-    """The settings that can change the results of a run."""
-    marks = affects_of(type(config))
-    return {name: value for name, value in settings(config).items() if marks[name].results}

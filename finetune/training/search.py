@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import DatabaseError
 
 from finetune.config.recipes import typed_setting
-from finetune.config.tasks import CONFIGS, TrainConfig, affects_of, flag, setting_types
+from finetune.config.tasks import CONFIGS, TrainConfig, affects_of, flag, setting_types, settings
 from finetune.config.values import require_count
 from finetune.data import Dataset
 from finetune.data.preparation import most_rows
@@ -39,7 +39,7 @@ from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
 from finetune.tasks.definition import starting_config
 from finetune.training.callbacks import Callback, EvaluationEvent
-from finetune.training.optimizer import TUNING_FACTORS, default_learning_rate, result_settings
+from finetune.training.optimizer import TUNING_FACTORS, default_learning_rate
 from finetune.training.repeated_runs import runs_folder
 from finetune.training.run_folder import Diverged, open_run, require_own, require_writable
 from finetune.training.trainer import fit
@@ -146,7 +146,9 @@ class Search:
         self.metric = self.loaded[0].state.metric
         custom = custom_metrics(config.custom_metrics, metrics or {}).get(self.metric)
         minimize = custom is not None and custom.lower_is_better
-        self._attrs = {"task": task, **result_settings(self.config), "data": self.data.fingerprint}
+        affected, values = affects_of(type(config)), settings(self.config).items()
+        self._attrs = {name: value for name, value in values if affected[name].results}
+        self._attrs |= {"task": task, "data": self.data.fingerprint}
         self._attrs["space"] = " ".join(map(_as_option, self.space, self.space.values()))
         self._attrs["direction"] = "minimize" if minimize else "maximize"
         self.study = _open_study(folder, self._attrs)
@@ -208,11 +210,11 @@ class Search:
                 trial.suggest_int(name, values.low, values.high, log=values.log)
             elif isinstance(values, FloatDistribution):
                 trial.suggest_float(name, values.low, values.high, log=values.log)
-        settings = " ".join(
+        shown = " ".join(
             f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in trial.params.items()
         )
-        self.reporter.log(f"trial {trial.number}: {settings or 'the settings of the command'}")
+        self.reporter.log(f"trial {trial.number}: {shown or 'the settings of the command'}")
         try:
             score = self._train(trial)
             if not math.isfinite(score):

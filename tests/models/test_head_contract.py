@@ -196,7 +196,7 @@ def test_damaged_folders_are_refused(head_type: str, tmp_path: Path) -> None:
     assert "cannot be loaded" in message()
     assert "neither a local folder nor an id of the model hub" in message(tmp_path / "nothing")
     if head_type in OWN:
-        with pytest.raises(ValueError, match=r"needs (the|its encoder's) configuration"):
+        with pytest.raises(ValueError, match=r"needs the configuration|has no encoder"):
             type(head)(type(head).config_class())
     with pytest.raises(ValueError, match="auto, packed or padded"):
         trained(head_type, source, batching="other")
