@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.state import is_initialized
 from accelerate.utils import broadcast_object_list, gather_object
 from torch.distributed import DistError
 
@@ -37,7 +38,8 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
     require_honored_settings()
     accelerator = Accelerator(
         cpu=_on_cpu(),
-        mixed_precision="no",
+        # an accelerator of the caller decides for all; passes here have a precision of their own
+        mixed_precision=None if is_initialized() else "no",
         log_with=None if track == "none" else track,
         project_dir=config.out if config else None,
     )

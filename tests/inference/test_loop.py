@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch.overrides import TorchFunctionMode
 
 from finetune.inference.loop import predict
@@ -42,6 +44,16 @@ def alone(asked: tuple[Task, Any, list[Any]]) -> list[dict[str, Any]]:
     once = examples[: len(examples) // 3]
     rows = [predict(task, head, [example])[0].to_dict() for example in once]
     return [{**row, "id": index} for index, row in enumerate(3 * rows)]
+
+
+def test_an_accelerator_of_the_caller_changes_nothing(asked: Any, alone: list[Any]) -> None:
+    task, head, examples = asked
+    AcceleratorState._reset_state()
+    try:
+        Accelerator(mixed_precision="bf16")
+        assert_alike(predict(task, head, examples), alone)
+    finally:
+        AcceleratorState._reset_state()
 
 
 def assert_alike(found: list[Any], expected: list[dict[str, Any]]) -> None:
