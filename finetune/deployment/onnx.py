@@ -38,10 +38,10 @@ from finetune.models.attention import packed_attention
 from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pretrained import QuestionAnswerer
 from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.texts import Input
 from finetune.registry import install_command
+from finetune.reporting.environment import model_license
 from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task

@@ -130,32 +130,6 @@ def model_commit(name: str | None, revision: str | None = None) -> str | None:
     return _repository(name, revision).commit
 
 
-def card_data(path: Path) -> dict[str, Any]:
-    """Load the metadata of a model card; raises UserError if it is not YAML."""
-    import yaml
-    from huggingface_hub import metadata_load
-
-    try:
-        return metadata_load(path) or {}
-    except (yaml.YAMLError, ValueError) as error:
-        detail = " ".join(str(error).split())
-        raise UserError(f"{path}: its metadata are no mapping in YAML ({detail:.200}).") from error
-
-
-def model_license(name: str, revision: str | None = None) -> str | None:
-    """The license in the card of a model or of a run's model.
-
-    It is None if the card has none, or cannot be read.
-    """
-    folder = local_model(name, revision, weights=False)
-    for card in (folder / "README.md", folder / "best" / "README.md"):
-        if card.is_file():
-            with contextlib.suppress(UserError):
-                if isinstance(license_name := card_data(card).get("license"), str):
-                    return license_name
-    return None
-
-
 def _repository(name: str, revision: str | None) -> Repository:
     id, _, pinned = resolve_model(name).partition("@")
     if not is_hub_id(name):

@@ -5,6 +5,7 @@ Also the commands that start, resume and use it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -18,15 +19,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 import finetune
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
 from finetune.evaluation.reproduction import ScoreVerdict, verdicts
 from finetune.evaluation.runs import RunFolder
-from finetune.models.loading import model_license
+from finetune.models.loading import local_model
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes
+from finetune.types import UserError
 
 if TYPE_CHECKING:  # reports are read without torch
     from finetune.data import Dataset
@@ -171,3 +175,27 @@ def predict_command(folder: Path, task: str, pairs: bool | None, mask: str) -> s
     second = ' --pair "…"' if pairs else ""
     text = f"… {mask} …" if mask else "…"
     return f'finetune predict {shlex.quote(str(folder))} --text "{text}"{second}'
+
+
+def card_data(path: Path) -> dict[str, Any]:
+    """Load the metadata of a model card; raises UserError if it is not YAML."""
+    from huggingface_hub import metadata_load
+
+    try:
+        return metadata_load(path) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        detail = " ".join(str(error).split())
+        raise UserError(f"{path}: its metadata are no mapping in YAML ({detail:.200}).") from error
+
+
+def model_license(name: str) -> str | None:
+    """The license in the card of a model, or of a run's model.
+
+    It is None if the card has none, or cannot be read.
+    """
+    card = local_model(name, weights=False) / "README.md"
+    if card.is_file():
+        with contextlib.suppress(UserError):
+            if isinstance(license_name := card_data(card).get("license"), str):
+                return license_name
+    return None

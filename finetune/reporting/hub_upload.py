@@ -10,7 +10,7 @@ from typing import NamedTuple
 from huggingface_hub import metadata_save
 
 from finetune.evaluation.runs import RunFolder
-from finetune.models.loading import card_data
+from finetune.reporting.environment import card_data
 from finetune.reporting.model_card import PLACEHOLDER, published, write_card
 from finetune.reporting.runs import load_runs
 from finetune.runtime.hub import HubError, create_repository, upload_folder

@@ -12,7 +12,7 @@ import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from finetune.models.loading import model_license
+from finetune.reporting.environment import model_license
 from finetune.reporting.hub_upload import without_paths
 from finetune.reporting.model_card import PLACEHOLDER
 from tests import fixtures as fx
