@@ -161,5 +161,7 @@ def choose_distance(task: Task, model: Path, split: str, rate: float, *, save: b
         for name, of_split in distances.items()
     ]
     note = f"the model abstains from texts at a distance above {largest:.4f}"
+    if task.state.prediction_type == "number":
+        note = f"`ood` is true of texts at a distance above {largest:.4f}, and their numbers stay"
     fields = {"distance": largest}
     return Choice(fields, {**fields, "splits": rows}, {"": rows}, [note])

@@ -265,6 +265,14 @@ def test_decisions_of_every_task_do_not_depend_on_other_texts(setup: str, tmp_pa
             assert {name: row[name] for name in before} == before
 
 
+def test_a_number_stays_out_of_distribution(tmp_path: Path) -> None:
+    own = shutil.copytree(fx.trained("numbers"), tmp_path / "run")
+    assert "and their numbers stay" in run("thresholds", own, "--ood", "0.5").ok().out
+    (answer,) = finetune.load(own).predict([("zebra " * 30, "a zebra")])
+    row = answer.to_dict()
+    assert isinstance(row["label"], float) and row["withheld"] is None and "ood" in row
+
+
 def test_damaged_thresholds_are_refused(workdir: Path, capsys) -> None:
     path = workdir / "topics" / "best" / "finetune.json"
     before = path.read_text()

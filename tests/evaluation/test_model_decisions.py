@@ -326,8 +326,9 @@ def test_unsure_answers_are_withheld_and_nothing_else(setup: str) -> None:
                 {"label": "a", "gold": "a"},
                 {"label": None, "withheld": "a", "gold": "b"},
                 {"label": None, "withheld": "b", "gold": "b"},
+                {"label": None, "gold": "b"},  # a blank text
             ],
-            "abstained on 2 of 3; accuracy of the answers given 1.000",
+            "abstained on 2 of 4; accuracy of the answers given 1.000",
         ),
         (
             [

@@ -179,10 +179,12 @@ def abstained_note(tables: Tables) -> str:
     left_out = [None if answers == [] else answers for answers in left_out]
     if parts := sum(len(answers) for answers in left_out if isinstance(answers, list)):
         return f"abstained from {quantity(parts, 'answer')}, which count as missing"
-    answered = np.array([answer is None for answer in left_out], bool)
-    if answered.all():
+    abstained = np.array([answer is not None for answer in left_out], bool)
+    if not abstained.any():
         return ""
-    note = f"abstained on {len(left_out) - int(answered.sum()):,} of {len(left_out):,}"
+    note = f"abstained on {int(abstained.sum()):,} of {len(left_out):,}"
+    blank = tables.type.classes is not None and np.array([p == "" for p in tables.predicted], bool)
+    answered = ~(abstained | blank)
     if not answered.any():
         return note
     metric = tables.type.metrics[tables.type.default]
