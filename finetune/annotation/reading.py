@@ -22,6 +22,8 @@ from finetune.types import TokenExample
 
 _OF_TOOLS = ("id", *prodigy.TOOL_COLUMNS, doccano.COMMENTS)
 """Columns that are not kept."""
+_ANSWER = "no_answer_score"
+"""Column of predicted answers to questions."""
 _OF_PREDICTIONS = (
     "scores",
     "gold",
@@ -71,6 +73,11 @@ def read_annotations(
     rows = table.peek(None)
     if not rows:
         raise DataError(f"{file.name}: there is no row in it.")
+    if not roles and ({"context", "question"} <= {*rows[0].values} or _ANSWER in rows[0].values):
+        raise DataError(
+            f"{file.name}: it has questions on contexts, and convert takes texts with labels or "
+            "spans: name a column of texts with --columns text=NAME."
+        )
     if roles.keys() & {"words", "tags", "spans"} or _hold_words(rows):
         return _of_words(table, rows, roles)
     return _of_texts(table, rows, roles)

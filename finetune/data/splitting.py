@@ -281,6 +281,8 @@ def unmeasured_labels(dataset: Dataset) -> list[str]:
     train = Counter(name for names in rows.golds() for name in set(names or ()))
     notes = []
     for split in scored:
+        if float in label_types(splits[split]):  # of sentence encoders, scored by their cosines
+            continue
         lacking = sorted(train.keys() - splits[split].gold_counts()[0].keys())
         if lacking:
             absent = abbreviated(f"{name} ({train[name]:,} in train)" for name in lacking)

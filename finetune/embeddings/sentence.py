@@ -77,6 +77,11 @@ class SentenceState(TaskState):
         return self.config.metric or _METRICS[self.measure]
 
 
+def _validation_gold(splits: Mapping[str, Sequence[TextExample]]) -> Any:
+    name = next((split for split in sorted(splits) if split.startswith("validation")), "train")
+    return splits[name][0].label if name in splits else None
+
+
 def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> DataError:
     inputs = "texts" if rows[0].pair is None else "pairs"
     labels = [row.label for row in rows if row.label is not None]
@@ -127,6 +132,13 @@ class SentenceTask(Task):
                 unit = "text" if chosen[0].pair is None else "pair"
                 notes.append(f"{split}: {quantity(len(chosen), unit)} of {len(rows):,} rows")
             splits[split] = [replace(example, id=index) for index, example in enumerate(chosen)]
+        if objective.gold is not None or isinstance(_validation_gold(splits), float):
+            gold = "labels" if objective.gold is str else "numbers"
+            notes += [
+                f"{split}: {quantity(len(rows), 'pair')} without {gold}, predicted but not scored"
+                for split, rows in splits.items()
+                if split.startswith("test") and rows[0].label is None
+            ]
         labels = {example.label for example in splits.get("train", ())}
         if objective.gold is not None and len(labels) == 1:
             notes.append(
@@ -142,8 +154,7 @@ class SentenceTask(Task):
         names = {example.label for example in train} if objective.gold is str else ()
         standard = [name for name in NLI_LABELS if name in names]
         labels = LabelSet(standard if len(standard) == len(names) else sorted(map(str, names)))
-        validation = [split for split in sorted(data.splits) if split.startswith("validation")]
-        gold = data.splits[validation[0] if validation else "train"][0].label
+        gold = _validation_gold(data.splits)
         measure = "label" if len(labels) else "ranking"
         pooling, normalize = starting_pooling(config)
         chosen = config.pooling if config.pooling != "auto" else pooling or "mean"

@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import finetune
 from finetune.data import Dataset
+from finetune.data.splitting import unmeasured_labels
 from finetune.embeddings.sentence import ranking_scores
 from finetune.embeddings.sentence_objectives import TEMPLATE_ALONE
 from finetune.embeddings.settings import SentenceConfig
@@ -134,6 +135,7 @@ def test_numbers_are_scaled_for_training_only_and_splits_may_differ(workdir: Pat
     assert list(task.state.labels) == ["entailment", "neutral", "contradiction"]
     assert task.state.metric == "spearman_all"
     assert isinstance(data.splits["validation"][0].label, float)
+    assert unmeasured_labels(data) == [], "its cosines are scored"
 
 
 @pytest.mark.parametrize(
@@ -173,8 +175,11 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
 def test_splits_without_gold(workdir: Path, tmp_path: Path) -> None:
     """The test split of STS-B has no numbers: it is predicted, and has no score."""
     config = config_of(workdir, "mirror", "numbers.jsonl", steps=1, out=tmp_path / "run")
-    result = fx.fit(replace(config, data=f"{config.data},test={workdir / 'pairs.jsonl'}"))
+    config = replace(config, data=f"{config.data},test={workdir / 'pairs.jsonl'}")
+    result = fx.fit(config)
     assert list(result.metrics) == ["validation"]
+    note = f"test: {len(TEXTS)} pairs without numbers, predicted but not scored"
+    assert note in fx.load(config)[1].notes
     assert len(read_jsonl(tmp_path / "run" / "predictions.test.jsonl")) == len(TEXTS)
     with pytest.raises(UserError, match="needs pairs of texts with a number; validation has pairs"):
         loaded(workdir, "cosine", "numbers.jsonl", "pairs.jsonl")
