@@ -177,6 +177,7 @@ def _errors(evaluated: NamedEvaluations, most: int, explain: Mapping[str, Any]) 
         "examples": examples,
         "total": sum(number for _, number in of_runs),
         "per_run": per_run,
+        "sized": all(run.run.items.has_sizes for _, run in evaluated),
         "filters": {
             key: (name, Counter(listed).most_common()) for key, (name, listed) in values.items()
         },
@@ -322,11 +323,11 @@ def _risk_chart(analysis: Analysis) -> Chart:
 def _environment(run: Run) -> Section:
     about = run.environment
     defaults = settings(CONFIGS[run.task]()) if run.task in CONFIGS else {}
-    changed = [
-        [key, "unset" if value is None else str(value)]
-        for key, value in run.config.items()
-        if value != defaults.get(key) and key not in _RECORDED
-    ]
+    changed = []
+    for key, value in run.config.items():
+        if value != defaults.get(key) and key not in _RECORDED:
+            values = value if isinstance(value, list) else ["unset" if value is None else value]
+            changed.append([key, " ".join(map(str, values))])
     names = ("device", "precision", "cuda_graphs", "python", "platform", "cores", "threads")
     metadata = {key: about[key] for key in names if key in about} | about.get("versions", {})
     rows = [[key, str(value)] for key, value in metadata.items()]

@@ -146,6 +146,12 @@ def test_the_labels_of_relations_are_scores_by_class(tmp_path: Path):
         assert "By relation" in section or "F1 by relation" in section
 
 
+def test_numbers_have_errors_of_a_size_and_no_marks(tmp_path: Path):
+    page = reported(numbers_run(tmp_path / "run"))
+    assert "the largest errors come first." in page.text and "Highlights" not in page.text
+    assert not page.named("mark")
+
+
 def test_a_context_is_shown_where_it_has_an_answer(tmp_path: Path):
     """A question without a predicted answer shows its context once; the list is complete."""
     rows = [
@@ -422,7 +428,7 @@ def test_training_ends_with_a_report(tmp_path: Path):
     page = Page((tmp_path / "run" / "report.html").read_text("utf-8"))
     accuracy = json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]["accuracy"]
     said = f"Expected: test accuracy 0.999 ± 0.0001 (nobody); measured: {accuracy:.4f}"
-    assert said in page.text and "Baseline without reading" in page.text
+    assert said in page.text and "Baseline that reads no text" in page.text
     assert re.search(r"finetune run \S+recipe.yaml", page.text)
     before = (tmp_path / "run" / "report.html").read_bytes()
     assert run("report", tmp_path / "run").code == 0
