@@ -476,4 +476,6 @@ def _missing(path: Path) -> str:
     if near := difflib.get_close_matches(path.name.lower(), lowered, n=1):
         return f"{problem} Perhaps you meant '{parent / lowered[near[0]]}'?"
     visible = sorted(name for name in names if not name.startswith("."))
-    return f"{problem} {parent} holds {abbreviated(visible, 8)}." if names else problem
+    if not names:
+        return problem
+    return f"{problem} The folder {parent} holds {abbreviated(visible, 8)}."

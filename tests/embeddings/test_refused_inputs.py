@@ -33,7 +33,7 @@ SMALL = {
 REFUSED = {
     "embed MODEL": {
         "": "needs either --text or --file",
-        "--text a --layers 12": "legal are last, last4, all and numbers",
+        "--text a --layers 0,12": "layers 0,12: legal are last, last4, all and numbers",
         "--text a --out x.txt": "the suffix names the format",
         "--text a --out none/x.npy": "its folder does not exist",
         "--file a.rows.jsonl --out a.npy": "would overwrite the input a.rows.jsonl",
