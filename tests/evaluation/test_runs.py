@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 
 from finetune.data import DataError, read_tokens
+from finetune.evaluation.custom_metrics import CustomMetric
+from finetune.evaluation.decisions import SetRule
+from finetune.evaluation.decisions.costs import by_cost
+from finetune.evaluation.decisions.label_thresholds import LabelProbabilities
+from finetune.evaluation.decisions.sets import table_of_sets
 from finetune.evaluation.metrics import score
 from finetune.evaluation.predictions import GoldSource, align_runs, to_row
 from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction, UserError
@@ -96,6 +101,25 @@ def test_names_of_labels_agree_next_to_texts_without_a_label(tmp_path: Path):
     gold = texts("entailment", "contradiction", "neutral", "neutral", "neutral")
     scores = scored(tmp_path, answers, gold)
     assert scores["accuracy"] == 0.6 and scores["macro_f1"] == pytest.approx((1 + 1 + 1 / 2) / 3)
+
+
+def test_probabilities_have_the_names_of_gold(tmp_path: Path):
+    """Custom metrics compare both; thresholds have the names of the model."""
+    names = ("ENTAILMENT", "CONTRADICTION")
+    rows = [
+        {"label": name, "scores": {name: 0.9, other: 0.1}, "text": "a", "gold": other}
+        for name, other in (names, names[::-1])
+    ]
+    file = write_jsonl(tmp_path / "answers.jsonl", rows)
+    (tables,) = align_runs([file]).runs
+    gold, probabilities = CustomMetric(len, probabilities=True).sides(tables)
+    assert gold == ["contradiction", "entailment"]
+    assert [row[label] for label, row in zip(gold, probabilities, strict=True)] == [0.1, 0.1]
+    assert table_of_sets(tables, SetRule(0.5, 0.95))[0]["coverage"] == 1
+    costs = {name: {name: 0.0, other: 1.0} for name, other in (names, names[::-1])}
+    assert score(by_cost(tables, costs))["mean_cost"] == 1
+    data = LabelProbabilities.of(tables, names, "ENTAILMENT")
+    assert data.scores.tolist() == [[0.9], [0.1]] and data.applies.tolist() == [[False], [True]]
 
 
 def test_several_labels(tmp_path: Path):

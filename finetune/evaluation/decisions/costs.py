@@ -75,21 +75,25 @@ def check_costs(costs: Costs, labels: Sequence[str], type: PredictionType) -> No
 
 def with_costs(tables: Tables, costs: Costs) -> Tables:
     """Add the costs of mistakes to labels, by the names that gold has."""
+    costs = _with_standard_names(costs)
+    labels = {*tables.gold, *tables.predicted, *costs} - {NO_LABEL}
+    check_costs(costs, sorted(labels), tables.type)
+    return replace(tables, costs=costs)
+
+
+def _with_standard_names(costs: Costs) -> Costs:
     names = canonical_names(costs)
-    renamed = {
+    return {
         names[gold]: {names.get(name, name): cost for name, cost in row.items()}
         for gold, row in costs.items()
     }
-    labels = {*tables.gold, *tables.predicted, *renamed} - {NO_LABEL}
-    check_costs(renamed, sorted(labels), tables.type)
-    return replace(tables, costs=renamed)
 
 
 def by_cost(tables: Tables, costs: Costs) -> Tables:
     """Replace each predicted label by the cheapest one, and add the costs."""
-    names = canonical_names(costs)
+    costs = _with_standard_names(costs)
     predictions = list(map(Decisions(costs=costs).apply, tables.predictions))
-    labels = [NO_LABEL if p.label is None else names[p.label] for p in predictions]
+    labels = [p.label or NO_LABEL for p in predictions]
     fields: dict[str, Any] = {"examples": tables.examples, "positive": tables.positive}
     cheapest = LABEL.of_values(tables.gold, labels, predictions=predictions, **fields)
     return with_costs(cheapest, costs)

@@ -74,14 +74,18 @@ class LabelProbabilities:
     def of(cls, run: Tables, names: Sequence[str], positive: str | None) -> LabelProbabilities:
         """Collect the gold and the probabilities of a model's labels from aligned predictions."""
         columns = tuple(names) if positive is None else (positive,)
+        # predictions have the usual names of NLI labels in place of those of the model
+        standard = canonical_names(names) if run.type.one_class else {name: name for name in names}
         rows = [prediction.scores for prediction in run.predictions]
-        if not all(row is not None and {*columns} <= row.keys() for row in rows):
+        if not all(
+            row is not None and {standard[c] for c in columns} <= row.keys() for row in rows
+        ):
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
-        values: list[Any] = [[row[name] for name in columns] for row in rows if row]
+        values: list[Any] = [[row[standard[name]] for name in columns] for row in rows if row]
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
         gold = run.gold
-        if run.type.one_class:  # the names of the model, where gold has those of NLI
-            of_model = {standard: name for name, standard in canonical_names(names).items()}
+        if run.type.one_class:
+            of_model = {other: name for name, other in standard.items()}
             gold = [(of_model.get(name, name),) for name in gold]
         return cls(tuple(names), columns, run.examples, gold, scores, run.separator)
 

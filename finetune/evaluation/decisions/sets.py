@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from finetune.data.labels import canonical_names
 from finetune.evaluation.decisions import Choice, SetRule, set_score
 from finetune.evaluation.items import TableRows, Tables
 from finetune.types import UserError, quantity
@@ -56,10 +55,8 @@ def _gold_classes(tables: Tables) -> list[tuple[Mapping[Any, float], Any]]:
     classes = []
     for prediction, gold in zip(tables.predictions, tables.gold, strict=True):
         probabilities = prediction.class_probabilities
-        standard = canonical_names(map(str, probabilities))
-        names = {standard[str(name)]: name for name in probabilities}
-        if (name := gold if gold in probabilities else names.get(gold)) in probabilities:
-            classes.append((probabilities, name))
+        if gold in probabilities:
+            classes.append((probabilities, gold))
     if not classes:
         raise UserError(
             "--sets: these predictions have no probabilities of all classes (`scores`)."

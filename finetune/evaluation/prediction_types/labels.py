@@ -161,12 +161,20 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
             f"predictions in {files[0]} ({abbreviated(classes)}): the files do not belong "
             "together, or labels are spelled in another way."
         )
+    if all(name == standard for name, standard in renamed.items()):
+        return replace(tables, gold=gold, predicted=predicted)
     gold, predicted = ([renamed[label] for label in side] for side in (gold, predicted))
-    predictions = list(predictions)
-    for index, label in abstained.items():
-        decided = {"withheld": renamed[label]}
-        predictions[index] = replace(predictions[index], decided=decided)
+    predictions = list(map(partial(_with_names, renamed=renamed), predictions))
     return replace(tables, gold=gold, predicted=predicted, predictions=predictions)
+
+
+def _with_names(prediction: TextPrediction, renamed: Mapping[str, str]) -> TextPrediction:
+    label, scores, decided = prediction.label, prediction.scores, dict(prediction.decided)
+    if isinstance(decided.get("withheld"), str):
+        decided["withheld"] = renamed[decided["withheld"]]
+    label = renamed[label] if isinstance(label, str) else label
+    scores = scores and {renamed.get(name, name): value for name, value in scores.items()}
+    return replace(prediction, label=label, scores=scores, decided=decided)
 
 
 def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
