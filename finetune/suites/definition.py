@@ -106,6 +106,11 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
         return values
 
     listed = content.pop("tasks", None)
+    if isinstance(listed, dict) and any("task" in (entry or ()) for entry in listed.values()):
+        raise UserError(
+            f"{where('tasks')}: the entries have a `task`: add `task: multitask` to train these "
+            "tasks on one encoder; the tasks of a suite name a `recipe`."
+        )
     values = typed("a suite", SUITE_KEYS, content)
     models = values.get("models", ())
     last = (model or "").rstrip("/").split("/")[-1]

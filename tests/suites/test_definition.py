@@ -42,6 +42,7 @@ def test_tasks_follow_those_that_they_start_from(suite: Path):
             r"tiny\.yaml:7: unknown key 'form' of a task .*'from'",
         ),
         ("recipe: follow.yaml", "recipe: folow.yaml", r"tiny\.yaml:6: folow.yaml: no such"),
+        ("recipe: follow.yaml", "task: nli", r"tiny\.yaml:\d+: .* add `task: multitask`"),
         ("recipe: follow.yaml", "left_out: x", r"tiny\.yaml:5: follow has no recipe"),
         ("recipe: mood.yaml", "recipe: mood-{model}", r"tiny\.yaml:10: .* list the `models`"),
         ("from: pairs", "from: pears", r"follow starts from pears, which is no task of the suite"),
