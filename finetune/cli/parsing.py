@@ -49,7 +49,10 @@ def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any
         what = "unknown option" if is_option(first) else "unexpected argument"
         names = [option.name for option in options if not option.positional]
         names += [other for other, option in OTHER_OPTIONS.items() if option in names]
-        near = did_you_mean(first.partition("=")[0], names) if is_option(first) else ""
+        near = ""
+        if is_option(first):
+            bare = [option.lstrip("-") for option in names]  # the dashes are no likeness
+            near = did_you_mean(first.partition("=")[0].lstrip("-"), bare).replace("'", "'--", 1)
         raise UserError(f"finetune {name}: {what} {first!r:.60}.{near} See finetune {name} --help.")
     missing = [option for option in options if option.required and option.field not in values]
     if missing:

@@ -69,6 +69,7 @@ classify --model cut --data sentiment | cut | cannot be loaded
 classify --model broken --data sentiment | broken | not valid JSON
 classify --model decoder --data sentiment | type 'gpt2' | is a decoder | roberta-base
 classify --model mute --data sentiment | mute | no vocabulary | tokenizer.json
+classify --overlap 3 | unknown option '--overlap'. See finetune classify --help.
 classify --bacth-size 3 | unknown option '--bacth-size' | '--batch-size'
 tag --crf=yes | --crf
 classify --model bert --data sentiment --tuning lora --lora 1000000 | 32 or less
