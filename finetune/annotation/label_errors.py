@@ -22,6 +22,7 @@ import numpy as np
 
 from finetune.cli.output import check_output, show
 from finetune.data.json_files import read_object
+from finetune.data.labels import canonical_names
 from finetune.evaluation.predictions import align_runs
 from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import require_replaceable, write_text
@@ -150,8 +151,11 @@ def read_folds(folder: Path) -> OutOfFold:
             raise UserError(
                 f"{run.path}: has other labels than the other folds: write fewer --folds."
             )
-    labels = list(scores[0])
-    return OutOfFold(examples, labels, np.array([[row[name] for name in labels] for row in scores]))
+    rows = np.array([list(map(row.__getitem__, scores[0])) for row in scores])
+    # labels as the data spell them, where predictions have the usual names of NLI labels
+    given = {example.label for example in examples if isinstance(example.label, str)}
+    spelled = {standard: name for name, standard in canonical_names(given).items()}
+    return OutOfFold(examples, [spelled.get(name, name) for name in scores[0]], rows)
 
 
 def cross_fitted_score(folds: OutOfFold) -> CrossFitted:

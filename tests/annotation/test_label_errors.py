@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,10 @@ from finetune.annotation.label_errors import (
     file_and_line,
     find_label_issues,
     probable_label_errors,
+    read_folds,
 )
 from finetune.types import TextExample
+from tests.small_data import write_jsonl
 
 
 def test_texts():
@@ -52,6 +56,21 @@ def test_each_of_several_labels():
     assert rows == [("5", "not a", "a"), ("2", "a", "not a")]
     score = cross_fitted_score(folds)
     assert (score.value, score.baseline) == (pytest.approx(4 / 6), 0.5)
+
+
+def test_labels_are_spelled_as_in_the_data(tmp_path: Path):
+    """NLI labels have their usual names in predictions that are scored."""
+    names = ("ENTAILMENT", "CONTRADICTION")
+    (tmp_path / "folds.json").write_text('{"folds": 2}')
+    for number, (gold, other) in enumerate((names, names[::-1]), 1):
+        fold = tmp_path / f"fold-1.{number}"
+        row = {"label": other, "scores": {names[0]: 0.2, names[1]: 0.8}, "text": "a", "gold": gold}
+        write_jsonl(fold / "predictions.test.jsonl", [row])
+        for file in ("metrics.json", "environment.json", "README.md"):
+            (fold / file).write_text("{}")
+    folds = read_folds(tmp_path)
+    assert folds.labels == [*names] and folds.gold().tolist() == [0, 1]
+    assert folds.probabilities.tolist() == [[0.2, 0.8]] * 2
 
 
 def test_places():
