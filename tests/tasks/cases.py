@@ -181,7 +181,7 @@ CASES = {
     "bio crf": Case("tag", BIO, {"crf": True}),
     "bioes crf windows": Case("tag", BIO, {"scheme": "BIOES", "crf": True, "max_length": 12}),
     "ner": Case("ner", _SPANS, {}),
-    "ner windows": Case("ner", _SPANS, {"max_length": 12, "overlap": 5, "decoding": "overlapping"}),
+    "ner windows": Case("ner", _SPANS, {"max_length": 12, "decoding": "overlapping"}),
     "ner attention": Case("ner", _SPANS, {"representation": "attention"}),
     "ner several": Case("ner", _SPANS, {"multi_label": True}),
     "ner calibrated": Case("ner", _SPANS, {"representation": "ffn", "calibrate": "one"}),
