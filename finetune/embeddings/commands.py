@@ -121,7 +121,7 @@ class Similarity(VectorOptions, OutOption, FormatOption, ResampleOptions, DataOp
     """Compute the similarity of texts, words, or words in context, and its correlation with gold.
 
     Examples:
-        finetune similarity minilm --data stsb
+        finetune similarity minilm --data stsb --split validation
         finetune similarity minilm --data wic/ --threshold
     """
 

@@ -17,6 +17,7 @@ from finetune.cli.output import open_rows, print_tables, show
 from finetune.data import texts
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, ReadOptions
+from finetune.data.labels import MISSING_NUMBER
 from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.sources import open_splits
 from finetune.data.tables import check_columns, open_text_table
@@ -102,6 +103,9 @@ def _with_gold(pairs: Sequence[TextExample]) -> tuple[list[TextExample], list[st
     numbers = [_number(pair.label) for pair in labeled]
     if all(number is None for number in numbers):
         return list(pairs), []
+    if all(number == MISSING_NUMBER for number in numbers):  # as in the test sets of GLUE
+        unlabeled = [replace(pair, label=None) for pair in pairs]
+        return unlabeled, ["no pair has gold, as every label is -1: --split names another split"]
     for pair, number in zip(labeled, numbers, strict=True):
         if number is None:
             raise DataError(

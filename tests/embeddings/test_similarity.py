@@ -38,6 +38,9 @@ def test_texts(tmp_path: Path) -> None:
     assert [pair.label for pair in data.pairs] == [3.0] * 20
     assert data.notes == ("1 pair without gold left out",)
     assert data.pairs[1].key == "n1" and data.pairs[0].targets is None
+    data = read(tmp_path, row(label=-1.0), row(label=-1))
+    assert [pair.label for pair in data.pairs] == [None, None], "as in the test sets of GLUE"
+    assert "every label is -1" in data.notes[0]
 
 
 def test_targets(tmp_path: Path) -> None:
