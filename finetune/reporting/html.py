@@ -246,8 +246,8 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
 def _tables(analysis: Analysis, of_classes: bool) -> Section:
     shown = {name: t for name, t in analysis_tables(analysis).items() if name not in _ELSEWHERE}
     notes = [
-        "By depth, “found” counts gold spans that are predicted, and “correct” predicted spans "
-        "that are right: a span may lie in others among predictions, but not in gold."
+        "By depth, “found” counts gold spans that are predicted, and “correct” predictions that "
+        "are right: they differ, since a span may lie within others in gold alone."
     ]
     tables = [shown[name] for name in shown if (name in _CLASSES) == of_classes]
     return Section("", notes if "depth" in shown and not of_classes else [], tables=tables)
@@ -258,8 +258,8 @@ def _confusion(analysis: Analysis) -> Section:
     tables, notes, html = [], [], ""
     if matrix and NOTHING in matrix[0]["predicted"]:
         notes = [
-            "Spans that share words are paired, so the diagonal also counts spans with other "
-            f"boundaries. {NOTHING}: no span of the other side shares words with them."
+            "A gold and a predicted span that share words are a pair, also with other boundaries, "
+            f"so more pairs than correct ones are on the diagonal. {NOTHING}: no such pair."
         ]
     if "confused" in all_tables:
         tables = [replace(all_tables["confused"], rows=all_tables["confused"].rows[:MOST_CONFUSED])]

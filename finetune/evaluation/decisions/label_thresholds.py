@@ -47,7 +47,7 @@ class Goal:
         return str(self.metric)
 
     def rate(self, counts: np.ndarray) -> np.ndarray:
-        """Rank the counts of a label: those that reach one rate by the other, then by the one."""
+        """Rank the counts of a label: if they have the wanted rate by the other one, else by it."""
         fixed, free = precision(counts), recall(counts)
         if self.precision is None:
             fixed, free = free, fixed

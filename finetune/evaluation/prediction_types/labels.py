@@ -142,13 +142,13 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
             f"{predicted[0]!r}: the files do not belong together."
         )
     left_out = [prediction.decided.get("withheld") for prediction in predictions]
-    abstained = {index: label for index, label in enumerate(left_out) if isinstance(label, str)}
     classes: Any = next((p.scores for p in predictions if p.scores), ())
     gold, predicted = (
         [label if isinstance(label, str) else _name(label) for label in side]
         for side in (gold, predicted)
     )
-    names = dict.fromkeys((*gold, *predicted, *abstained.values(), *classes))
+    abstained = (label for label in left_out if isinstance(label, str))
+    names = dict.fromkeys((*gold, *predicted, *abstained, *classes))
     names.pop(NO_LABEL, None)
     renamed = {NO_LABEL: NO_LABEL} | canonical_names(names)  # all names or none
     if (
