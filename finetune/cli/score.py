@@ -49,10 +49,11 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
             raise UserError(f"--data {data} holds the gold labels, too: leave out {self.gold}.")
         if not Path(data).is_file():
             raise UserError(f"--data {data}: no such file: name one file with gold labels.")
-        from finetune.tasks import saved_task
+        from finetune.tasks import find_saved_model, saved_task
 
         with predicted(self.predictions, data, self) as predictions:
-            columns = saved_task(self.predictions).state.config.columns
+            saved = find_saved_model(self.predictions)  # None of a run of wsd, or of transformers
+            columns = saved_task(saved).state.config.columns if saved else ()
             self._score(predictions, data, column_map(columns))
 
     def _score(self, predictions: Path, gold: str | None, usual: Mapping[str, str] | None) -> None:
