@@ -25,16 +25,16 @@ from typing import Any, cast, get_args
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
 from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data, read_lines
-from finetune.data.json_files import parse_json
+from finetune.data.json_files import parse_json, read_object
 from finetune.data.tag_schemes import tags_to_spans
-from finetune.evaluation.decisions import Costs
+from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, wrong_value
 from finetune.evaluation.prediction_types import KEYS, TYPES
 from finetune.evaluation.prediction_types.labels import unify
 from finetune.evaluation.prediction_types.spans import SPANS, predicted_scheme
 from finetune.evaluation.prediction_types.tags import TAGS
-from finetune.evaluation.runs import RunFolder, saved_decisions
+from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import Example, MaskedPrediction, Prediction, UserError, abbreviated, quantity
@@ -314,7 +314,9 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
             )
     costs = source.costs
     if costs is None and type.one_class and type.classes:
-        costs = saved_decisions(paths[0].parent).costs
+        path = paths[0].parent / "best" / "finetune.json"
+        extra = read_object(path, {"extra": dict})["extra"] if path.is_file() else {}
+        costs = Decisions.restored(extra.get("decisions", {})).costs
     if costs:
         runs = [with_costs(run, costs) for run in runs]
     one_file = source.gold is None and len(files) == 1

@@ -13,7 +13,6 @@ from typing import Any, Literal, NotRequired, TypedDict
 from finetune.config.tasks import CONFIGS, column_map
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
-from finetune.evaluation.decisions import Decisions
 from finetune.runtime.cache import file_hash
 from finetune.runtime.files import write_text
 from finetune.types import UserError, abbreviated
@@ -195,14 +194,6 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """Read the summary of several seeds or folds; OSError if there is none."""
     folds = folder / "folds.json"
     return read_object(folds if folds.is_file() else folder / "seeds.json", _SUMMARY)
-
-
-def saved_decisions(folder: Path) -> Decisions:
-    """Read the decisions that `finetune thresholds` saved with the best model of a run."""
-    path = folder / "best" / "finetune.json"
-    if not path.is_file():
-        return Decisions()
-    return Decisions.restored(read_object(path, {"extra": dict})["extra"].get("decisions", {}))
 
 
 def write_run_checksums(folder: Path) -> None:
