@@ -336,7 +336,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
             name for name, hint in setting_types(type(self)).items() if get_origin(hint) is tuple
         ]
         resolved = {name: _as_items(getattr(self, name)) for name in tuples}
-        for name in ("validation", "lora"):  # Python and YAML may give a number
+        for name in ("validation", "lora", "freeze"):  # Python and YAML may give a number
             resolved[name] = str(getattr(self, name))
         if self.model is None and self.init_from is None and self.new_encoder is None:
             resolved["model"] = DEFAULT_MODEL

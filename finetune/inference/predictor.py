@@ -252,6 +252,8 @@ class Predictor:
             for shard, filled, encoded, blank in prepared:
                 predicted = predict(task, self.model, filled, encoded=encoded, **options)
                 by_id = {prediction.id: prediction for prediction in predicted} | blank
+                if len(by_id) < len(shard):
+                    raise UserError("neighboring examples have the same id: number them.")
                 decided = self._decide(shard, [by_id[example.id] for example in shard])
                 alone = sum(example.document is None for example in shard) if reach else 0
                 numbers = {"cut": encoded.num_cut, "blank": len(blank), "without document": alone}

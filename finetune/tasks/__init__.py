@@ -183,7 +183,7 @@ def model_folder(folder: str | Path) -> Path:
     if (folder / "predictor.json").is_file():
         raise UserError(
             f"{folder}: is a folder of finetune export, whose graph needs no torch: predict with "
-            f"its own package (import predictor; predictor.load({str(folder)!r}).predict(texts)) "
+            f"its own package (inside: import predictor; predictor.load('.').predict(texts)) "
             f"or with finetune serve {folder}, or give the run that was exported."
         )
     for candidate in (folder, folder / "best"):

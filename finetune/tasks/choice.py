@@ -140,6 +140,11 @@ class ChoiceTask(Task):
         _, question = np.unique(sequences.example, return_inverse=True)
         choices = np.full((question.max() + 1, sequences.window.max() + 1), -1)
         choices[question, sequences.window] = np.arange(len(sequences))
+        if ((choices[:, :-1] < 0) & (choices[:, 1:] >= 0)).any():
+            raise UserError(
+                "a batch has only some choices of a question: make batches of whole questions, as "
+                "task.encode(examples).sequences of some examples are."
+            )
         right = super()._targets(sequences)["right"].numpy()
         label = np.full(len(choices), IGNORED)
         label[question[right]] = sequences.window[right]

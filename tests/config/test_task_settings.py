@@ -138,6 +138,7 @@ def test_ranges(cls: type[TrainConfig], values: dict, message: str):
 @pytest.mark.parametrize("freeze", ["none", "embeddings", "0", "12"])
 def test_legal_freezing(freeze: str):
     assert ClassifyConfig(freeze=freeze).freeze == freeze
+    assert ClassifyConfig(freeze=2).freeze == "2"  # type: ignore[arg-type]
 
 
 def test_an_unset_model_is_the_default_or_that_of_the_run_to_start_from():

@@ -14,7 +14,7 @@ import pytest
 
 import finetune
 from finetune.runtime.row_files import write_rows
-from finetune.types import UserError
+from finetune.types import TextExample, UserError
 from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
@@ -111,6 +111,8 @@ def test_streams_of_tables_are_refused(workdir: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             list(model.stream(["a"], **numbers))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="neighboring examples have the same id"):
+        model.predict([TextExample(0, "a"), TextExample(0, "b")])
     with pytest.raises(UserError, match="--decoding 3: classify models have none"):
         finetune.load(workdir / "run", decoding=3)  # type: ignore[arg-type]
 

@@ -134,6 +134,14 @@ def test_the_sequences_of_an_example_stay_together() -> None:
     ]
 
 
+def test_a_batch_with_some_choices_of_a_question_is_refused() -> None:
+    task, data = fx.load(fx.config("choice"))
+    sequences = task.encode(list(data.splits["train"])[:2]).sequences
+    assert task.collate(sequences)
+    with pytest.raises(UserError, match="only some choices of a question: make batches of whole"):
+        task.collate(sequences[1:])
+
+
 def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     model = finetune.load(trained)
     file = fx.data("choice") / "test.jsonl"
