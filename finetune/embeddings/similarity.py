@@ -303,7 +303,7 @@ def _print_thresholds(
     rows = []
     for measured, threshold in zip(cosines, thresholds, strict=True):
         row: dict[str, Any] = {"vectors": measured.name}
-        row |= {"threshold": threshold.value, "from there": threshold.above}
+        row |= {"threshold": threshold.value, "at or above": threshold.above}
         if labeled:
             row |= estimates(
                 command, ["accuracy"], gold, threshold.labels(measured.values[labeled])

@@ -60,7 +60,7 @@ def test_command(tmp_path: Path) -> None:
     lines = read_jsonl(out)
     for line, row in zip(lines, rows, strict=True):
         assert (line["id"], line["gold"]) == (row["id"], row["label"])
-        assert (line["label"] == table["from there"]) == (line["cosine"] >= table["threshold"])
+        assert (line["label"] == table["at or above"]) == (line["cosine"] >= table["threshold"])
     right = [line["label"] == line["gold"] for line in lines]
     assert table["accuracy"] == pytest.approx(np.mean(right))
     assert str(table["accuracy"])[:6] in run("score", out).ok().out
