@@ -312,10 +312,9 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
                 f"{file.name}: {quantity(len(run), 'prediction')}, but {len(runs[0]):,} in "
                 f"{files[0].name}: the files do not belong together, or one was cut."
             )
-    costs = source.costs
-    if costs is None and type.one_class and type.classes:
-        path = paths[0].parent / "best" / "finetune.json"
-        extra = read_object(path, {"extra": dict})["extra"] if path.is_file() else {}
+    costs, path = source.costs, paths[0].parent / "best" / "finetune.json"
+    if costs is None and type.one_class and type.classes and path.is_file():
+        extra = read_object(path, {"extra": dict})["extra"]
         costs = Decisions.restored(extra.get("decisions", {})).costs
     if costs:
         runs = [with_costs(run, costs) for run in runs]
