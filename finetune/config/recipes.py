@@ -321,7 +321,10 @@ def open_recipe(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., s
     if not path.is_file():
         if inside := sorted(log.parent for log in path.glob("*/log.jsonl")):
             raise UserError(f"{path}: holds several runs: name one of them, such as {inside[0]}.")
-        raise UserError(f"{path}: no such recipe file. `finetune run` lists the recipes.")
+        hint = did_you_mean(
+            path.stem, (file.stem for file in packaged_path("recipes").rglob("*.yaml"))
+        )
+        raise UserError(f"{path}: no such recipe file.{hint} `finetune run` lists the recipes.")
     content, lines = _read(path)
 
     def where(*keys: Any) -> str:

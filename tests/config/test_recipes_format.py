@@ -150,6 +150,8 @@ def test_bare_names_of_several_tasks():
     assert load_recipe("tag/conll2003-minilm").task == "tag"
     with pytest.raises(ValueError, match="no such recipe file"):
         load_recipe("*-minilm")
+    with pytest.raises(ValueError, match="Perhaps you meant 'cola-minilm'"):
+        load_recipe("classify/cola-minilmm")
 
 
 def test_data_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
