@@ -214,10 +214,10 @@ def explain(
             if window is parts[0] and len(chunk_scores) == 1:
                 seconds = left / len(chunk) * (time.monotonic() - begun)
                 _note_duration(example, len(numbers), seconds)
-        whole, *others = np.concatenate(chunk_scores)
-        rows = slice(window.start, window.start + len(others))
-        scores[columns] += whole
-        differences[rows, columns] += whole - np.array(others)
+        of_window = np.concatenate(chunk_scores)
+        rows = slice(window.start, window.start + len(window.words))
+        scores[columns] += of_window[0]
+        differences[rows, columns] += of_window[0] - of_window[1:]
         num_windows[columns] += 1
     offsets = words.offsets
     explained = Words(
