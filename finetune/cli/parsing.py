@@ -28,6 +28,22 @@ OTHER_OPTIONS = {
 of transformers, and of what a command reads."""
 
 
+_ADVICE = {
+    "--per-device-train-batch-size": "--batch-size N counts the examples of a step on all devices",
+    "--gradient-accumulation-steps": "--max-tokens N bounds the memory of a step of any batch size",
+    "--fp16": "write --precision fp16",
+    "--bf16": "write --precision bf16",
+    "--train-file": "write --data train=FILE,validation=FILE",
+    "--validation-file": "write --data train=FILE,validation=FILE",
+    "--resume-from-checkpoint": "write --resume",
+    "--push-to-hub": "write finetune push RUN OWNER/NAME after training",
+    "--do-train": "leave it out: a run trains and evaluates",
+    "--do-eval": "leave it out: a run trains and evaluates",
+    "--do-predict": "leave it out: a run predicts its test split",
+}
+"""What stands here in place of further options of these scripts."""
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are errors of use."""
 
@@ -49,11 +65,13 @@ def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any
         what = "unknown option" if is_option(first) else "unexpected argument"
         names = [option.name for option in options if not option.positional]
         names += [other for other, option in OTHER_OPTIONS.items() if option in names]
-        near = ""
-        if is_option(first):
+        option, end = first.partition("=")[0], "."
+        if name in CONFIGS and option in _ADVICE:
+            end = f": {_ADVICE[option]}."
+        elif is_option(first):
             bare = [option.lstrip("-") for option in names]  # the dashes are no likeness
-            near = did_you_mean(first.partition("=")[0].lstrip("-"), bare).replace("'", "'--", 1)
-        raise UserError(f"finetune {name}: {what} {first!r:.60}.{near} See finetune {name} --help.")
+            end += did_you_mean(option.lstrip("-"), bare).replace("'", "'--", 1)
+        raise UserError(f"finetune {name}: {what} {first!r:.60}{end} See finetune {name} --help.")
     missing = [option for option in options if option.required and option.field not in values]
     if missing:
         listed = ", ".join(

@@ -53,6 +53,13 @@ OTHER_NAMES = {
     "max_steps": "steps",
     "max_seq_length": "max_length",
     "model_name_or_path": "model",
+    "warmup_ratio": "warmup",
+    "warmup_steps": "warmup",
+    "max_grad_norm": "clip",
+    "eval_steps": "eval_every",
+    "save_steps": "save_every",
+    "metric_for_best_model": "metric",
+    "report_to": "track",
 }
 """Settings by their names in the training scripts of transformers."""
 IN_MEMORY = "(in memory)"

@@ -286,10 +286,12 @@ def test_a_failed_import_is_no_missing_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_names_of_transformers_in_python(tmp_path: Path) -> None:
     named = {"num_train_epochs": 3, "learning_rate": 1e-3, "output_dir": str(tmp_path)}
+    named |= {"warmup_ratio": 0.2, "eval_steps": 7}
     with mock.patch("finetune.api.train_once") as trained:
         finetune.train("classify", "sst2", **named)
     config = trained.call_args[0][1]
     assert (config.epochs, config.lr, config.out) == (3, 1e-3, str(tmp_path))
+    assert (config.warmup, config.eval_every) == (0.2, 7)
     with pytest.raises(UserError, match="learning_rate and lr are one setting"):
         finetune.train("classify", "sst2", lr=1e-3, learning_rate=1e-3)
 

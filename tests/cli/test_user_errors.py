@@ -70,6 +70,9 @@ classify --model broken --data sentiment | broken | not valid JSON
 classify --model decoder --data sentiment | type 'gpt2' | is a decoder | roberta-base
 classify --model mute --data sentiment | mute | no vocabulary | tokenizer.json
 classify --overlap 3 | unknown option '--overlap'. See finetune classify --help.
+classify --per_device_train_batch_size 3 | unknown option | --batch-size N counts the examples
+classify --fp16 | unknown option '--fp16': write --precision fp16. See
+predict x --fp16 | unknown option '--fp16'. See finetune predict --help.
 classify --bacth-size 3 | unknown option '--bacth-size' | '--batch-size'
 tag --crf=yes | --crf
 classify --model bert --data sentiment --tuning lora --lora 1000000 | 32 or less
