@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from finetune.config.tasks import column_map
 from finetune.data import examples as holder
 from finetune.data.dataset import CONVERT_ADVICE, DataError, WordsNotTexts
 from finetune.data.files import MAX_LINE, DataFile, ReadOptions, Row, keep_error
@@ -179,14 +180,19 @@ def column_notes(tables: Mapping[str, Table]) -> list[str]:
     return [f"{', '.join(splits)}: {note}" for note, splits in by_note.items() if note]
 
 
-def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> dict[str, str]:
-    """Convert the user's columns by role to text; raise DataError for an unknown role."""
-    columns = {role: str(name) for role, name in (columns or {}).items()}
-    for role in columns:
+def check_columns(columns: Any, roles: Sequence[str]) -> dict[str, str]:
+    """Convert the user's columns to text by role; raise DataError for an unknown role.
+
+    ``columns`` are a mapping, a text such as ``text=NAME``, or a list of these.
+    """
+    if columns and not isinstance(columns, Mapping):
+        columns = column_map([columns] if isinstance(columns, str) else columns)
+    by_role = {role: str(name) for role, name in (columns or {}).items()}
+    for role, name in by_role.items():
         if role not in roles:
             legal = f"the roles here are {', '.join(roles)}.{did_you_mean(role, roles)}"
-            raise DataError(f"--columns {role}={columns[role]}: {role!r} is not a role: {legal}")
-    return columns
+            raise DataError(f"--columns {role}={name}: {role!r} is not a role: {legal}")
+    return by_role
 
 
 class MissingColumn(DataError):

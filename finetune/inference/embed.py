@@ -278,7 +278,7 @@ def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:
     numbers: Any = named.get(layers) if isinstance(layers, str) else layers
     are_numbers = isinstance(numbers, Sequence) and {*numbers} <= {*range(-count, count)}
     if not are_numbers or not numbers:
-        value = layers if isinstance(layers, str) else ",".join(map(str, layers))
+        value = ",".join(map(str, layers)) if isinstance(layers, list | tuple) else layers
         raise UserError(
             f"layers {value}: legal are last, last4, all and numbers from 0 (the output of the "
             f"embeddings) to {count - 1} (the last layer), or from -{count} to -1."

@@ -200,7 +200,7 @@ class Predictor:
             return list(self.task.state.read(table, columns=columns))
         if columns:
             raise UserError(
-                f"columns={dict(columns)!r:.60} apply to rows, such as a data frame: leave it out."
+                f"columns={columns!r:.60} apply to rows, such as a data frame: leave it out."
             )
         return list(self._examples(inputs))
 

@@ -172,8 +172,9 @@ def test_the_page_names_all_usual_columns():
 
 def test_naming_columns(read):
     content = "body,verdict,other\nx,p,o\n"
-    columns = {"text": "body", "label": "verdict"}
-    assert train(read("a.csv", content, columns=columns)) == [("x", None, "p")]
+    for columns in ({"text": "body", "label": "verdict"}, ["text=body", "label=verdict"]):
+        assert train(read("a.csv", content, columns=columns)) == [("x", None, "p")]
+    assert train(read("a.csv", content, columns="text=body,label=verdict")) == [("x", None, "p")]
     columns = {"text": "body", "pair": "other", "label": "Verdict"}
     assert train(read("a.csv", content, columns=columns)) == [("x", "o", "p")]
     assert train(read("a.csv", "x,p\n", columns={"text": "0", "label": "1"})) == [("x", None, "p")]
