@@ -177,7 +177,7 @@ def model_folder(folder: str | Path) -> Path:
 
     name = str(folder)
     is_short_name = resolve_model(name) != name
-    if is_short_name or ("/" in name and is_hub_id(name)):
+    if not Path(name).is_dir() and (is_short_name or ("/" in name and is_hub_id(name))):
         folder = local_model(name)
     folder = Path(folder)
     if (folder / "predictor.json").is_file():
