@@ -51,7 +51,7 @@ class SentenceConfig(TrainConfig):
     (Sentence-BERT's siamese classifier). Pairs with a similarity: `cosine` (regression)."""
     pooling: Annotated[Literal["auto", "mean", "cls", "max"], COMMON] = "auto"
     """Pooling of token vectors to the vector of a text: their mean or maximum, or the first token
-    (`cls`). `auto` is the pooling of the starting model if its folder names one, else the mean.
+    (`cls`). `auto` is the pooling that the starting model names, else the mean.
     With `--objective prompt`, the vector is the mask token of the template."""
     normalize: bool = False
     """Scale vectors to length 1."""

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from finetune.embeddings.settings import SentenceConfig
 from finetune.models.heads.pretrained import TokenClassifier
+from finetune.models.heads.sentence_encoder import starting_pooling
 from finetune.models.loading import load_config, local_model, model_commit
 from finetune.runtime.hub import forget_repositories
 from finetune.types import UserError
@@ -38,6 +40,16 @@ def test_a_model_is_looked_up_once_and_cached(hub: Hub, encoder: Path, capsys) -
     TokenClassifier.from_pretrained("lab/encoder", labels=["a", "b"])
     assert len(hub.requests) == requests + 1, "one look-up, and nothing to download"
     assert capsys.readouterr().err == ""
+
+
+def test_the_pooling_of_a_sentence_encoder_is_kept(fresh_repository: Path) -> None:
+    config = SentenceConfig(model="lab/fresh")
+    assert starting_pooling(config) == (None, False)
+    (fresh_repository / "1_Pooling").mkdir()
+    (fresh_repository / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    (fresh_repository / "modules.json").write_text("[]")
+    forget_repositories()
+    assert starting_pooling(config) == ("cls", False)
 
 
 def test_revisions(hub: Hub, fresh_repository: Path) -> None:
