@@ -203,6 +203,8 @@ def model_folder(folder: str | Path) -> Path:
             f"and fills no masks. Train a head (finetune classify --model {name} --data …), or "
             "give a masked language model, such as roberta-base."
         )
+    if (folder / "senses.json").is_file():
+        raise UserError(f"{folder} is a run of finetune wsd, for finetune predict and score alone.")
     for run in sorted(folder.glob("*/best/" + TASK_FILE)):
         inner = run.parent.parent
         raise UserError(f"{folder} is a folder of runs: give one of them, for instance {inner}.")

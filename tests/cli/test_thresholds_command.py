@@ -242,7 +242,7 @@ def test_decisions_of_every_task_do_not_depend_on_other_texts(setup: str, tmp_pa
     own = shutil.copytree(fx.trained(setup), tmp_path / "run")
     chosen = run("thresholds", own, "--coverage", "0.5")
     if setup in ("sentence", "pretrain"):
-        assert chosen.code == 2 and "no answers with a probability" in chosen.err
+        assert chosen.code == 2 and "only a model with probabilities" in chosen.err
         assert run("predict", own, "--text", "a", "--threshold", "1").code == 2
         return
     found = run("thresholds", own, "--ood", "0.5")

@@ -31,6 +31,7 @@ FILES: dict[str, Any] = {
     "one-label/train.jsonl": TEXTS[:1] * 4,
     "no-train/test.jsonl": TEXTS,
     "empty/notes.md": b"",
+    "of-senses/senses.json": b"{}",
     "seeds/seed-1/best/finetune.json": b"{}",
     "word.yaml": b"task: nli\nbatch_size: many\n",
     "range.yaml": b"task: nli\nlr: -1\n",
@@ -113,6 +114,7 @@ ut texts.txt
 predict classify --text a --out classify/best/model.safetensors | overwrite
 check classify --label-errors --out linked.jsonl | exists, with other content
 predict empty --text a | no finetune.json
+export of-senses --out x | of-senses is a run of finetune wsd
 predict seeds --text a | is a folder of runs | seed-1
 predict gone --text a | no such folder
 predict tag --text a --pair b | --pair | tags words

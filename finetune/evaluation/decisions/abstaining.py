@@ -33,7 +33,10 @@ def answers_of(tables: Tables) -> Items:
     items = tables.items.answered
     items = items.take(~np.isnan(items.score))
     if not len(items):
-        raise UserError("these predictions have no answers with a probability.")
+        raise UserError(
+            "these predictions have no answers with a probability, as those of numbers: only a "
+            "model with probabilities can abstain."
+        )
     columns = {"cluster": tables.clusters[items.example]}
     return replace(items, credit=items.credit > 0, columns=columns)
 
