@@ -153,8 +153,8 @@ def read_folds(folder: Path) -> OutOfFold:
             )
     rows = np.array([list(map(row.__getitem__, scores[0])) for row in scores])
     # labels as the data spell them, where predictions have the usual names of NLI labels
-    given = {example.label for example in examples if isinstance(example.label, str)}
-    spelled = {standard: name for name, standard in canonical_names(given).items()}
+    names = {example.label for example in examples if isinstance(example.label, str)}
+    spelled = {standard: name for name, standard in canonical_names(names).items()}
     return OutOfFold(examples, [spelled.get(name, name) for name in scores[0]], rows)
 
 

@@ -41,9 +41,9 @@ def _annotation(annotation: Any, where: str) -> dict[str, Any]:
         raise DataError(
             f"{where}: {annotation!r:.60} is not an annotation of Label Studio: export as JSON."
         )
-    found: dict[str, Any] = {ANNOTATOR: annotation.get("completed_by")}
+    row: dict[str, Any] = {ANNOTATOR: annotation.get("completed_by")}
     if annotation.get("was_cancelled"):
-        found["answer"] = "ignore"
+        row["answer"] = "ignore"
     regions = [result for result in results if isinstance(result.get("value"), Mapping)]
     values = [region["value"] for region in regions]
     chosen = [value["choices"] for value in values if isinstance(value.get("choices"), list)]
@@ -56,13 +56,13 @@ def _annotation(annotation: Any, where: str) -> dict[str, Any]:
     ]
     spans = [r for r in regions if "start" in r["value"] and r["value"].get("labels")]
     if chosen or numbers:
-        found["label"] = choices if chosen and len(choices) != 1 else (choices or numbers)[0]
+        row["label"] = choices if chosen and len(choices) != 1 else (choices or numbers)[0]
     if spans or not (chosen or numbers):
-        found["spans"] = [region["value"] for region in spans]
+        row["spans"] = [region["value"] for region in spans]
     links = [result for result in results if result.get("type") == "relation"]
     if links:
-        found["relations"] = _relations(links, [region.get("id") for region in spans], where)
-    return found
+        row["relations"] = _relations(links, [region.get("id") for region in spans], where)
+    return row
 
 
 def _relations(

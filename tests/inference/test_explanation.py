@@ -161,9 +161,8 @@ def test_several_labels_and_numbers() -> None:
     assert model.explain([(" ", "")]) == [[]]
 
 
-def test_words_that_are_cut_off_take_no_pass(monkeypatch: Any) -> None:
-    model = finetune.load(fx.trained("nli", max_length=16))
-    pairs = [("a man plays", "the dog saw it " * 500)] * 2
+def encoded_by(model: Any, monkeypatch: Any) -> list[Any]:
+    """A list that gets all examples that the model encodes from now on."""
     encoded: list[Any] = []
     encode = type(model.task).encode
     monkeypatch.setattr(
@@ -171,6 +170,13 @@ def test_words_that_are_cut_off_take_no_pass(monkeypatch: Any) -> None:
         "encode",
         lambda task, examples: encoded.extend(examples) or encode(task, examples),
     )
+    return encoded
+
+
+def test_words_that_are_cut_off_take_no_pass(monkeypatch: Any) -> None:
+    model = finetune.load(fx.trained("nli", max_length=16))
+    pairs = [("a man plays", "the dog saw it " * 500)] * 2
+    encoded = encoded_by(model, monkeypatch)
     ((found,), _) = model.explain(pairs)
     assert len(encoded) < 2 * 24
     assert found.words.words == (*"a man plays".split(), *("the dog saw it".split() * 4))
@@ -186,13 +192,7 @@ def test_windows_without_the_word_are_not_read_again(monkeypatch: Any, capsys: A
     example = TokenExample(3, tuple("a man saw the new dog".split() * 5))  # a subword each
     num_windows = len(model.task.encode([example]).sequences)
     labels = [LabelSpan(model.labels[0], 0, (n, n + 1)) for n in (0, 9, 29)]
-    encoded: list[Any] = []
-    encode = type(model.task).encode
-    monkeypatch.setattr(
-        type(model.task),
-        "encode",
-        lambda task, examples: encoded.extend(examples) or encode(task, examples),
-    )
+    encoded = encoded_by(model, monkeypatch)
     minutes = iter(range(0, 600_000, 600))
     monkeypatch.setattr(explanation, "time", SimpleNamespace(monotonic=lambda: next(minutes)))
     found = explained(model, example, monkeypatch, labels)

@@ -244,13 +244,7 @@ def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
 
 
 def starting_pooling(config: TrainConfig) -> tuple[Pooling | None, bool]:
-    """Pooling and normalization of the starting model; None if its folder names none.
-
-    Of a model on the hub, its repository names the pooling; vectors are not normalized.
-    """
+    """The pooling that the starting model names, or None, and whether a folder normalizes."""
     name = str(config.init_from or config.model)
-    folder = Path(name)  # of a model, or of its run
-    if not folder.exists():
-        return saved_settings(local_model(name, weights=False))[0], False
-    settings = saved_settings(folder)
-    return saved_settings(folder / "best") if settings[0] is None else settings
+    pooling, normalize = saved_settings(local_model(name, weights=False))
+    return pooling, normalize and Path(name).exists()
