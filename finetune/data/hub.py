@@ -276,20 +276,34 @@ def saved_tables(folder: Path) -> dict[str, Table]:
 
 def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     """Make the tables of a loaded ``DatasetDict``, with the names of classes."""
-    tables = {}
-    for split, rows in loaded.items():
-        names = {**class_names(rows.features.to_dict()), **CLASS_NAMES.get(name, {})}
-        title = f"{name}[{split}]"
-        plain = _rows(rows.with_format(None), title)
-        tables[str(split)] = Table(title, rows.column_names, plain, names=names)
-    return tables
+    names = CLASS_NAMES.get(name, {})
+    titles = {str(split): f"{name}[{split}]" for split in loaded}
+    return {
+        split: dataset_table(loaded[split], title, f"{title}:", names)
+        for split, title in titles.items()
+    }
 
 
-def _rows(rows: Any, name: str) -> Iterator[Row]:
+def dataset_table(
+    rows: Any, name: str, location: str, names: Mapping[str, Sequence[str]] = {}
+) -> Table:
+    """Make the table of a ``Dataset``; a row is at ``location`` and its number from 1."""
+    if rows.format["type"] == "custom":
+        raise DataError(
+            f"{name}: the Dataset has a transform (with_transform, set_transform), which is not "
+            "applied here: write its result with map(), or remove it with reset_format()."
+        )
+    plain = _rows(rows.with_format(None), location)
+    return Table(
+        name, rows.column_names, plain, names={**class_names(rows.features.to_dict()), **names}
+    )
+
+
+def _rows(rows: Any, location: str) -> Iterator[Row]:
     for start in range(0, len(rows), holder.CHUNK):
         batch = rows[start : start + holder.CHUNK]
         for number, row in enumerate(zip(*batch.values(), strict=True), start + 1):
-            yield Row(dict(zip(batch, row, strict=True)), f"{name}:{number}")
+            yield Row(dict(zip(batch, row, strict=True)), f"{location}{number}")
 
 
 def _first_line(error: Exception) -> str:

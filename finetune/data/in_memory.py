@@ -11,7 +11,7 @@ from typing import Any
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Row
-from finetune.data.hub import dataset_tables
+from finetune.data.hub import dataset_table
 from finetune.data.tables import Table, refuse_repeated
 
 
@@ -69,7 +69,7 @@ def require_inputs(inputs: Any, function: str) -> None:
 
 def _table(rows: Any, name: str) -> Table:
     if is_from("datasets", "Dataset", rows):
-        return dataset_tables({"rows": rows}, name)["rows"]
+        return dataset_table(rows, name, f"{name}, row ")
     return Table(name, [], _rows(_dicts(rows, name), name))
 
 

@@ -64,6 +64,14 @@ def test_the_format_of_a_data_set_changes_nothing(format: str) -> None:
     assert formatted.fingerprint == read_tokens(table).fingerprint
 
 
+def test_a_transform_is_refused() -> None:
+    """Its result is what transformers' Trainer would read."""
+    table = as_datasets(TEXTS)
+    with pytest.raises(DataError, match=r"the Dataset has a transform .*: write its result with"):
+        read_text(table.with_transform(lambda batch: {**batch, "label": ["x"] * 3}))
+    assert read_text(table).splits["train"][1].where == "data, row 2"
+
+
 def test_splits_and_class_names() -> None:
     datasets = pytest.importorskip("datasets")
     names = datasets.ClassLabel(names=["neg", "pos"])

@@ -501,9 +501,7 @@ def test_numbers_outside_the_classes():
     values = {"tokens": [["a"]], "tags": [[-1]]}
     words, tags = datasets.Value("string"), datasets.ClassLabel(names=["O", "B-X"])
     features = datasets.Features({"tokens": datasets.List(words), "tags": datasets.List(tags)})
-    with pytest.raises(
-        DataError, match=r"data\[rows\]:1: tag -1 in 'tags' is outside the 2 classes"
-    ):
+    with pytest.raises(DataError, match=r"data, row 1: tag -1 in 'tags' is outside the 2 classes"):
         read_tokens(datasets.Dataset.from_dict(values, features=features))
 
 
