@@ -26,6 +26,19 @@ def is_task(row: Mapping[str, Any]) -> bool:
     return isinstance(row.get("annotations"), list) and isinstance(row.get("data"), Mapping)
 
 
+def is_annotation(row: Mapping[str, Any]) -> bool:
+    """Whether a row is an annotation, so that it has no labels if none is in it."""
+    return ANNOTATOR in row or "annotation_id" in row
+
+
+def minimal_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a row of JSON-MIN, which has several choices as an object."""
+    return {
+        name: value["choices"] if isinstance(value, dict) and {*value} == {"choices"} else value
+        for name, value in row.items()
+    }
+
+
 def task_rows(row: Mapping[str, Any], where: str) -> Iterator[Row]:
     """Yield a row for each annotation of a task, and one without gold for a task without any."""
     base = {"id": row.get("id"), **row["data"]}

@@ -98,7 +98,7 @@ def rows_of_tool(value: Any, where: str) -> Iterator[Row]:
     elif prodigy.is_choice(value):
         yield Row(prodigy.read_choice(value), where)
     else:
-        values = doccano.read_row(value, where)
+        values = doccano.read_row(label_studio.minimal_row(value), where)
         label = values.get("label")
         if isinstance(label, list) and label and isinstance(label[0], dict | list):
             del values["label"]
@@ -128,6 +128,14 @@ def _of_texts(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Anno
         table.header = [name for name in table.header if name != "score"]
     make = texts.TextReader().choose(table, rows, columns, "read")
     kept, notes = _without_skipped(rows)
+    label = table.read["label"] or "label"
+    several = any(isinstance(row.values.get(label), list) for row in kept)
+    for number, row in enumerate(kept):
+        if label_studio.is_annotation(row.values) and row.values.get(label) is None:
+            values = dict(row.values)
+            if values.get("spans") == []:  # an annotation without a choice
+                del values["spans"]
+            kept[number] = row._replace(values=values | ({label: []} if several else {}))
     examples = [make(index, row) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
     annotated = _rows(converted[""], kept, {*table.read.values()})
@@ -153,7 +161,7 @@ def _of_words(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Anno
             if values.get("label") == []:
                 del values["label"]
                 values[spans] = []
-            elif values.get("answer") == "accept":
+            elif values.get("answer") == "accept" or label_studio.is_annotation(values):
                 values[spans] = []
         if related and label_studio.ANNOTATOR in values and values.get(spans or "") is not None:
             values.setdefault(relations or "", [])  # its annotations have a relation, or none

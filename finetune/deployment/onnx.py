@@ -278,8 +278,8 @@ def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -
     before, after = scores[metric], _score(task, fresh, validation)[metric]
     if not before:
         raise UserError(
-            f"{validation[0].where}: {metric} of the validation data is 0 before int8, so that no "
-            "loss can be measured: name data of the same task with --data."
+            f"{metric} of the validation data is 0 before int8, so that no loss can be measured: "
+            "train the model longer, or name data of the same task with --data."
         )
     loss = 100 * (before - after)
     if not loss <= max_loss:

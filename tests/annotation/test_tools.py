@@ -59,8 +59,9 @@ def test_spans_of_label_studio(tmp_path):
     rows = [task(1, (spans(span(0, 7, "PER")), 1)), task(2, ([], 1)), task(3)]
     found = read(tmp_path, rows)
     assert spans_of(found) == [(Span(0, 2, "PER"),), (), None]
-    minimal = [{"id": 1, "text": TEXT, "label": [span(0, 7, "PER")], "annotator": 1}]
-    assert spans_of(read(tmp_path, minimal)) == [(Span(0, 2, "PER"),)]
+    minimal = {"id": 1, "text": TEXT, "annotator": 1, "annotation_id": 1}
+    found = read(tmp_path, [minimal | {"label": [span(0, 7, "PER")]}, minimal])
+    assert spans_of(found) == [(Span(0, 2, "PER"),), ()]
 
 
 def test_labels_of_label_studio(tmp_path):
@@ -68,6 +69,15 @@ def test_labels_of_label_studio(tmp_path):
     assert labels_of(read(tmp_path, rows)) == ["pos", "neg"]
     rows.append(task(3, (choices("pos", "neg"), 1), text="c"))
     assert labels_of(read(tmp_path, rows))[2] == ("pos", "neg")
+    rows.append(task(4, ([], 1), text="d"))
+    found = read(tmp_path, rows)
+    assert labels_of(found)[2:] == [("pos", "neg"), ()], "an annotation without a choice has none"
+    assert found.rows[3].others == {"_annotator_id": 1}
+    assert labels_of(read(tmp_path, [*rows[:2], rows[3], task(5)])) == ["pos", "neg", None, None]
+    minimal = {"text": "a", "annotation_id": 1}
+    some = [{"sentiment": "pos"}, {"sentiment": {"choices": ["pos", "neg"]}}, {}]
+    found = read(tmp_path, [minimal | row for row in some])
+    assert labels_of(found) == [("pos",), ("pos", "neg"), ()]
     stars = [task(1, ([{"value": {"rating": 4}, "type": "rating"}], 1))]
     assert labels_of(read(tmp_path, stars)) == [4.0]
     rows[0]["annotations"][0]["was_cancelled"] = True
