@@ -22,7 +22,7 @@ import torch
 from accelerate import Accelerator
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun
-from finetune.config.tasks import CONFIGS, IN_MEMORY, OTHER_NAMES, TrainConfig
+from finetune.config.tasks import ADVICE, CONFIGS, IN_MEMORY, OTHER_NAMES, TrainConfig
 from finetune.data import Dataset
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.runs import RunFolder, write_run_checksums
@@ -160,17 +160,19 @@ def train(
     if config.out is not None and not config.resume:
         out = Path(config.out)
         on_main_process(lambda: _require_new(out, overwrite))
-    config = with_run_folder(config, name)
+    config, reporter = with_run_folder(config, name), Reporter(quiet=quiet)
     run = train_once(
         name,
         config,
         data,
         command=_call("train", name, named),
-        reporter=Reporter(quiet=quiet),
+        reporter=reporter,
         callbacks=callbacks,
         metrics=metrics,
         loss=loss,
     )
+    if run is not None and run.outcome.degenerate:
+        reporter.log(run.outcome.warning)
     finished: TrainedRun = on_main_process(lambda: run)
     return finished
 
@@ -219,10 +221,11 @@ def _settings(config_class: type[TrainConfig], named: Mapping[str, Any]) -> dict
     settings = {OTHER_NAMES.get(setting, setting): value for setting, value in named.items()}
     if unknown := settings.keys() - set(legal):
         setting = min(unknown)
-        raise UserError(
-            f"{config_class.description.name} has no setting {setting!r}."
-            f"{did_you_mean(setting, legal)} Settings are {abbreviated(legal, 100)}."
-        )
+        problem = f"{config_class.description.name} has no setting {setting!r}"
+        if setting in ADVICE:
+            raise UserError(f"{problem}: {ADVICE[setting]} (options are settings in Python).")
+        hint = did_you_mean(setting, legal)
+        raise UserError(f"{problem}.{hint} Settings are {abbreviated(legal, 100)}.")
     return settings
 
 
@@ -568,7 +571,8 @@ def describe(task: Task, data: Dataset) -> list[str]:
     """Describe the data in lines: examples by split, labels if there are any, and notes."""
     counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
     labels = task.state.labels
-    listed = f"labels ({len(labels)}): {abbreviated(labels, 20)}"
+    names = (repr(label) if ", " in label else label for label in labels)
+    listed = f"labels ({len(labels)}): {abbreviated(names, 20)}"
     named = labels and not task.description.predicts
     data_line = f"data: {task.state.config.data}: {counts}"
     return [data_line, *([listed] if named else []), *task.notes(data)]

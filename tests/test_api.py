@@ -84,6 +84,18 @@ def test_a_call_again_replaces_the_run_if_it_may(model: str, tmp_path: Path) -> 
     assert (other / "best").is_dir()
 
 
+def test_the_output_names_labels_and_says_what_a_degenerate_run_lacks(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = "Terms, Conditions", "other"
+    rows = [{"text": f"a text {i}", "label": labels[i % 4 == 0]} for i in range(24)]
+    finetune.train("classify", rows, model, out=str(tmp_path), steps=1, lr=1e-9)
+    output = capsys.readouterr().err
+    assert "labels (2): 'Terms, Conditions', other\n" in output
+    assert "this run is degenerate: validation: " in output
+    assert output.endswith(": train longer (--epochs), or with another --lr\n")
+
+
 def test_columns_are_predicted(model: str, tmp_path: Path) -> None:
     pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
     folder = small_data.sentiment(tmp_path / "data")
@@ -100,6 +112,7 @@ def test_columns_are_predicted(model: str, tmp_path: Path) -> None:
         ("clasify", {}, "Perhaps you meant 'classify'"),
         ("ner", {"epoch": 3}, r"no setting 'epoch'\. Perhaps you meant 'epochs"),
         ("ner", {"epochs": "three"}, r"--epochs must be .* not 'three'"),
+        ("ner", {"fp16": True}, r"no setting 'fp16': write --precision fp16 \(options are"),
         (None, {}, r"must be settings such as .* not None"),
         (finetune.TrainConfig(), {}, r"TrainConfig has no task: use finetune\.C"),
         (finetune.TagConfig(), {"epochs": 3}, r"give it to TagConfig\(epochs=…\)"),

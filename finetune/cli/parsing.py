@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from finetune.cli.help import Option, first_sentence, options_of, type_hints, values_of
-from finetune.config.tasks import CONFIGS, OTHER_NAMES, flag
+from finetune.config.tasks import ADVICE, CONFIGS, OTHER_NAMES, flag
 from finetune.config.values import converted
 from finetune.types import UserError, did_you_mean
 
@@ -26,22 +26,6 @@ OTHER_OPTIONS = {
 }
 """Other names of options, where a command has no option of this name: those of the training scripts
 of transformers, and of what a command reads."""
-
-
-_ADVICE = {
-    "--per-device-train-batch-size": "--batch-size N counts the examples of a step on all devices",
-    "--gradient-accumulation-steps": "--max-tokens N bounds the memory of a step of any batch size",
-    "--fp16": "write --precision fp16",
-    "--bf16": "write --precision bf16",
-    "--train-file": "write --data train=FILE,validation=FILE",
-    "--validation-file": "write --data train=FILE,validation=FILE",
-    "--resume-from-checkpoint": "write --resume",
-    "--push-to-hub": "write finetune push RUN OWNER/NAME after training",
-    "--do-train": "leave it out: a run trains and evaluates",
-    "--do-eval": "leave it out: a run trains and evaluates",
-    "--do-predict": "leave it out: a run predicts its test split",
-}
-"""What stands here in place of further options of these scripts."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,8 +50,8 @@ def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any
         names = [option.name for option in options if not option.positional]
         names += [other for other, option in OTHER_OPTIONS.items() if option in names]
         option, end = first.partition("=")[0], "."
-        if name in CONFIGS and option in _ADVICE:
-            end = f": {_ADVICE[option]}."
+        if name in CONFIGS and (advice := ADVICE.get(option[2:].replace("-", "_"))):
+            end = f": {advice}."
         elif is_option(first):
             bare = [option.lstrip("-") for option in names]  # the dashes are no likeness
             end += did_you_mean(option.lstrip("-"), bare).replace("'", "'--", 1)

@@ -194,7 +194,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
         return
     trained = run.outcome
     if trained.degenerate:
-        show(f"this run is degenerate: {'; '.join(trained.degenerate)}")
+        show(trained.warning)
     for verdict in trained.verdicts:
         show(verdict.line())
     show(

@@ -62,6 +62,24 @@ OTHER_NAMES = {
     "report_to": "track",
 }
 """Settings by their names in the training scripts of transformers."""
+ADVICE = {
+    "per_device_train_batch_size": "--batch-size N counts the examples of a step on all devices",
+    "per_device_eval_batch_size": "--max-tokens N bounds the memory of a forward pass",
+    "gradient_accumulation_steps": "--max-tokens N bounds the memory of a step of any batch size",
+    "fp16": "write --precision fp16",
+    "bf16": "write --precision bf16",
+    "train_file": "write --data train=FILE,validation=FILE",
+    "validation_file": "write --data train=FILE,validation=FILE",
+    "eval_strategy": "a run evaluates after each epoch, or with --eval-every N after N steps",
+    "evaluation_strategy": "a run evaluates after each epoch, or with --eval-every N after N steps",
+    "load_best_model_at_end": "leave it out: a run keeps the best model",
+    "resume_from_checkpoint": "write --resume",
+    "push_to_hub": "write finetune push RUN OWNER/NAME after training",
+    "do_train": "leave it out: a run trains and evaluates",
+    "do_eval": "leave it out: a run trains and evaluates",
+    "do_predict": "leave it out: a run predicts its test split",
+}
+"""What stands here in place of further settings of these scripts."""
 IN_MEMORY = "(in memory)"
 """The setting ``data`` of runs whose data come from Python."""
 MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768

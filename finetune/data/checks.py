@@ -306,7 +306,7 @@ def _label_problems(splits: _Splits, golds: Golds) -> Iterator[Finding]:
     if numbers := [label for rows in splits.values() for label in _numbers(rows)]:
         if all(map(float.is_integer, numbers)):
             message = "all labels are whole numbers with a decimal point and are read as numbers"
-            yield Finding("warning", "labels", f"{message}: write 1, not 1.0, for classes")
+            yield Finding("warning", "numbers", f"{message}: write 1, not 1.0, for classes")
         return
     counts = {split: counted for split, (counted, _) in golds.items()}
     yield from _odd_names(sum(counts.values(), Counter[str]()))

@@ -26,6 +26,8 @@ def memory_tables(data: Any) -> dict[str, Table]:
     Raises:
         DataError: The data have another type, or a row is not a dict.
     """
+    if isinstance(data, Mapping) and all(map(_is_empty, data.values())):
+        raise DataError("data: there are no rows to train on.")
     by_split = isinstance(data, Mapping) and not _is_columns(data)
     splits = dict(data) if by_split else {"train": data}
     return {

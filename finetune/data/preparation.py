@@ -127,7 +127,8 @@ def read_and_divide(
         data = with_replay(data, replayed(run), share, config.seed)
     data = replace(data, label_order=saved or data.label_order)
     data = _without_unlabeled_tests(task, data)
-    data = _checked(data, config.description.skipped_checks)
+    asked = ["numbers"] if vars(config).get("problem") == "regression" else []
+    data = _checked(data, [*config.description.skipped_checks, *asked])
     derived = task.derive(config, data)
     if config.replayed is None:
         data = with_held_out_splits(data, config)

@@ -54,8 +54,6 @@ SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatch
 MAX_REPEATED = 0.5
 """Fraction of the rows of a split that may also be in the splits that it is joined with."""
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
-_IN_MEMORY = "memory"
-"""Name and format of data in memory."""
 SAVED_FILES = ("dataset_dict.json", "state.json")
 
 
@@ -106,7 +104,7 @@ def resolve(spec: Any) -> Source:
         files = {split: paths for split, paths in source.files.items() if not is_test(split)}
         return replace(source, files=files or source.files, without_test=True)
     if not isinstance(spec, str | Path):
-        return Source(_IN_MEMORY, memory=spec)
+        return Source("data", memory=spec)
     spec = str(spec)
     if not spec.strip():
         raise DataError("--data is empty: give a folder, a file, or a hub data set such as mnli.")
@@ -239,7 +237,7 @@ def _open_tables(source: Source, wanted: Sequence[str] | None) -> tuple[Dataset,
         parts = [f"{split}={'+'.join(names)}" for split, names in source.parts.items()]
         format, pinned = "hub", ",".join([str(hub_set.used), *parts])
     elif source.saved is None:
-        source_tables, format = memory_tables(source.memory), _IN_MEMORY
+        source_tables, format = memory_tables(source.memory), "memory"
     else:
         source_tables, format = saved_tables(source.saved), "save_to_disk"
     named = {split: list(names) for split, names in source.parts.items()}

@@ -88,8 +88,8 @@ def hold_out(
     if number < 2:
         raise DataError(
             f"{dataset.name} has no validation split and train has only "
-            f"{quantity(number, unit)}, so none can be held out: add a file validation.jsonl, or "
-            "write --validation none."
+            f"{quantity(number, unit)}, so none can be held out: add a validation "
+            "split, or write --validation none."
         )
     share = share or min(default, MOST_HELD_OUT / len(train))
     held = _held_out(train, groups, share)

@@ -313,7 +313,10 @@ def read_delimited(file: DataFile, options: ReadOptions, table: Table) -> Iterat
         elif len(fields) != len(header):
             advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
             if file.format == "csv":
-                advice = 'put fields that hold the separator in double quotes ("…")'
+                advice = (
+                    "CSV separates by commas, semicolons or tabs; put fields that hold the "
+                    'separator in double quotes ("…")'
+                )
             problem = (
                 f"{quantity(len(fields), 'field')} where {len(header)} are expected "
                 f"({abbreviated(header)}): {advice}"

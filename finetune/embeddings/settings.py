@@ -27,7 +27,7 @@ class SentenceConfig(TrainConfig):
         own_reader=True,
         windows=False,
         labels=False,
-        skipped_checks=("labels", "pairs"),
+        skipped_checks=("labels", "numbers", "pairs"),
         metrics=(
             "spearman_all",
             "pearson_all",

@@ -51,6 +51,12 @@ class RunOutcome:
     predict_command: str = ""
     """A command that predicts with the model."""
 
+    @property
+    def warning(self) -> str:
+        """A sentence on a degenerate run."""
+        reasons = "; ".join(self.degenerate)
+        return f"this run is degenerate: {reasons}: train longer (--epochs), or with another --lr"
+
 
 def write_environment(
     task: Task,

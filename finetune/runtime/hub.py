@@ -60,8 +60,7 @@ class Repository:
             return try_to_load_from_cache(self.id, name, None, self.commit, self.repo_type)
 
         if self.online and not all(map(cached, names)):
-            reporter = Reporter(quiet=process_index() != 0)
-            reporter.log(f"downloading {self.id}, commit {self.commit[:12]}")
+            _log_download(self.id, self.commit)
         with self.errors(), _bars_on_a_terminal():
             folder = snapshot_download(
                 self.id,
@@ -106,6 +105,11 @@ def remembered(function: Callable[P, R]) -> Callable[P, R]:
     cached = functools.cache(function)
     _MEMORIES.append(cached.cache_clear)
     return cast(Callable[P, R], cached)
+
+
+@remembered
+def _log_download(id: str, commit: str) -> None:
+    Reporter(quiet=process_index() != 0).log(f"downloading {id}, commit {commit[:12]}")
 
 
 @remembered

@@ -238,13 +238,18 @@ def test_on_files(tmp_path):
         (["a", "b", "N/A"], ["label 'N/A' (1 time) is read as a class"]),
         (["a", "b", "null"], ["label 'null'"]),
         (["a", "b; c", "b"], ["labels that hold other labels: 'b; c': if", "write a list"]),
-        ([1.0, 0.0, 1.0], ["all labels are whole numbers with a decimal point"]),
     ],
 )
 def test_labels_that_are_probably_not_meant(labels, words):
     rows = [text(i, f"text {i}", label) for i, label in enumerate(labels)]
     (finding,) = found(texts(train=rows), "labels", "warning")
     assert all(word in finding.message for word in words), finding.message
+
+
+def test_numbers_that_are_probably_classes():
+    rows = [text(i, f"text {i}", label) for i, label in enumerate([1.0, 0.0, 1.0])]
+    (finding,) = found(texts(train=rows), "numbers", "warning")
+    assert "all labels are whole numbers with a decimal point" in finding.message
 
 
 def test_pairs_and_single_texts():

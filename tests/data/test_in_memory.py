@@ -83,6 +83,7 @@ def test_splits_and_class_names() -> None:
     mixed = read_text({"train": table, "dev": as_pandas([{"text": "Fine", "label": "pos"}])})
     assert list(mixed.splits) == ["train", "validation"]
     assert mixed.format == "memory"
+    assert mixed.splits["train"][1].where == "data['train'], row 2"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,8 @@ def test_splits_and_class_names() -> None:
         ({"test": "text"}, r"data\['test'\]: str is not a table"),
         ([{"text": "x"}, 1], "data, row 2: 1 is not a dict"),
         ([], "the train split is empty"),
+        ({"text": [], "label": []}, "data: there are no rows"),
+        ({}, "data: there are no rows"),
         ([{"text": 3.5}, {"text": b"a"}], "data, row 2: column 'text' holds bytes, not a text"),
         (iter(TEXTS), "list_iterator is not a table"),
     ],

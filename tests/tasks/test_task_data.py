@@ -50,6 +50,16 @@ def test_class_weights_by_hand(runs: Runs) -> None:
     torch.testing.assert_close(total / count, expected)
 
 
+def test_stars_are_numbers_without_a_warning_where_a_regression_is_asked_for(runs: Runs) -> None:
+    data = runs.workdir / "stars"
+    for split in ("train", "validation"):
+        write_jsonl(data / f"{split}.jsonl", texts([1, 2, 3, 4, 5, 1, 2, 3]))
+    config = runs.config("single", problem="regression", data=str(data))
+    task, dataset = load_task(config, "classify")
+    assert task.state.problem == "regression"
+    assert not any("decimal point" in note for note in dataset.notes)
+
+
 def test_class_weights_of_several_labels(runs: Runs) -> None:
     """Negatives over positives: 5 of 8 rows lack joy (3 have it), and so on."""
     task, dataset = runs.task("multi", class_weights="auto")
