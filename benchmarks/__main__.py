@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rounds", type=_positive, help="repetitions of each variant")
     made.add_argument("--threads", type=_positive, help="threads of torch")
     made.add_argument("--variants", nargs="+", help="only the variants of these names")
-    made.add_argument("--json", action="store_true", help="print one JSON object, no tables")
+    made.add_argument("--json", action="store_true", help="print JSON objects, no tables")
     return made
 
 
@@ -84,7 +84,7 @@ def workloads_of(phases: Sequence[str], settings: Settings) -> Iterator[Workload
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the phases; print a table for each workload, or one JSON object."""
+    """Measure the phases; print a table for each workload, or a JSON object on one line."""
     options = vars(parser().parse_args(arguments))
     phases, as_json = options.pop("phases"), options.pop("json")
     threads, before = options.pop("threads"), torch.get_num_threads()
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = make_accelerator().device
     settings = Settings.of(device, **options)
     torch.set_num_threads(threads or before)
-    rows = []
+    machine = environment(device)
     try:
         if settings.run is not None and phases != ["onnx"]:
             raise UserError("--run applies to the phase onnx alone: leave the others out.")
@@ -106,18 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             variants[0].largest_batch()  # the first call fills shared caches
             with memory_returned():  # memory first, which also warms up
                 peaks = [peak_memory(variant.largest_batch, device) for variant in variants]
-            measurements = measure(workload, settings.size.rounds, peaks)
-            rows += measurements
-            if not as_json:
-                print(table(measurements))
-        machine = environment(device)
+            rows = measure(workload, settings.size.rounds, peaks)
+            if as_json:
+                print(json.dumps({"rows": list(map(asdict, rows)), "environment": machine}))
+            else:
+                print(table(rows), flush=True)
     except UserError as error:
         parser().error(str(error))
     finally:
         torch.set_num_threads(before)
-    if as_json:
-        print(json.dumps({"rows": [asdict(row) for row in rows], "environment": machine}))
-    else:
+    if not as_json:
         print("; ".join(f"{name}: {value}" for name, value in machine.items()))
 
 

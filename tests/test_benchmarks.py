@@ -52,8 +52,8 @@ def run(*arguments: str | Path) -> None:
 
 def rows_of(capsys: Printed, *arguments: str | Path) -> list[dict[str, Any]]:
     run(*arguments, "--rounds", 1, "--json")
-    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
-    return rows
+    workloads = map(json.loads, capsys.readouterr().out.splitlines())
+    return [row for workload in workloads for row in workload["rows"]]
 
 
 @pytest.mark.parametrize(

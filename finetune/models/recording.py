@@ -6,6 +6,7 @@ only one of them may wait for its backward pass.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -64,6 +65,8 @@ class CudaRecorder:
                 results = run()
         except BaseException:  # torch leaves its stream in use, and its generator capturing
             torch.cuda.set_stream(current)
+            with contextlib.suppress(RuntimeError):  # and, if CUDA made it invalid, the pool
+                torch._C._cuda_endAllocateToPool(current.device_index, self.pool)
             generator.graphsafe_set_state(before)
             raise
         return graph.replay, results
@@ -249,5 +252,6 @@ def _require_similar(
     torch._foreach_copy_(replayed, first)
     first.clear()
     noise = _distances(second_pass(), replayed)
-    if not (noise.any() and (errors <= 4 * noise + 0.01 * norms).all()):
+    # some consist of rounding alone, such as gradients of the biases of keys
+    if not (errors <= 4 * noise + 0.01 * norms + 0.001 * norms.median()).all():
         raise RuntimeError("a replayed pass differs from the plain pass")

@@ -2,17 +2,20 @@
 
     python -m tests.gpu OUTPUT                          # all parts, on one CUDA device
     python -m tests.gpu OUTPUT --parts tests probe      # some of them
+    python -m tests.gpu OUTPUT --seconds 540            # those that the time allows
     python -m tests.gpu OUTPUT --device cpu             # a rehearsal, with the smallest work
 
-``OUTPUT/table.md`` has the table, and one file beside it the output of each part. A part that fails
-or takes too long is named in the table, and the others run.
+``OUTPUT/table.md`` has the table, which grows with each result, and ``OUTPUT/log.txt`` all that the
+parts print. A part that fails or takes too long is named in the table, and the others run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,18 +46,18 @@ VARIANTS = [
     "finetune-fp32",
     "trainer-best",
     "trainer-dynamic-fp32",
-    "pipeline-default",
     "pipeline-batch32",
     "pipeline-batch32-bf16",
 ]
 """Variants of all benchmarks but ``compiled``."""
+FEWEST_SECONDS = 30
+"""With less time a part is not begun."""
 COMPILED = ["finetune", "trainer-best", "trainer-compiled"]
 """Variants of the benchmark ``compiled``: to compile takes minutes."""
 NAMES = {
     "trainer-best": "Trainer at its best",
     "trainer-compiled": "Trainer at its best, compiled",
     "trainer-dynamic-fp32": "Trainer, dynamic padding",
-    "pipeline-default": "pipeline",
     "pipeline-batch32": "pipeline, batch 32",
     "pipeline-batch32-bf16": "pipeline, batch 32",
 }
@@ -65,11 +68,16 @@ TWO_PROCESSES = ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
 
 
 class Parts:
-    """Runs commands, and collects the rows of the table."""
+    """Runs commands for some seconds in all, and collects the rows of the table."""
 
-    def __init__(self, output: Path) -> None:
-        self.output = output
+    def __init__(self, output: Path, seconds: float) -> None:
+        self.output, self.end = output, time.monotonic() + seconds
         self.rows: list[str] = []
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds that are left for all parts."""
+        return self.end - time.monotonic()
 
     def add(self, *cells: str) -> None:
         """Add a row, and write the table."""
@@ -77,31 +85,37 @@ class Parts:
         head = "| what | value |\n| --- | --- |\n"
         (self.output / "table.md").write_text(head + "\n".join(self.rows) + "\n", encoding="utf-8")
 
-    def run(self, name: str, words: list[str], seconds: int, **variables: str) -> str | None:
-        """Run a Python command, and return what it prints; None if it fails, which is a row."""
+    def run(self, name: str, words: list[str], seconds: float) -> tuple[bool, str]:
+        """Run a Python command; return whether it succeeds, and what it prints.
+
+        A failure is a row.
+        """
         print(f"{time.strftime('%H:%M:%S')} {name}: {' '.join(words)}", flush=True)
-        with (self.output / f"{name}.txt").open("w+", encoding="utf-8") as output:
-            command, environment = [sys.executable, *words], {**os.environ, **variables}
+        seconds = min(seconds, self.seconds_left)
+        with (self.output / "log.txt").open("a+", encoding="utf-8", errors="replace") as log:
+            log.write(f"\n== {name}: {' '.join(words)}\n")
+            log.flush()
+            begin = log.tell()
+            process = subprocess.Popen(
+                [sys.executable, *words],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             try:
-                done = subprocess.run(
-                    command,
-                    cwd=ROOT,
-                    env=environment,
-                    stdout=subprocess.PIPE if "--json" in words else output,
-                    stderr=output,
-                    timeout=seconds,
-                    check=False,
-                )
+                failure = f"code {code}" if (code := process.wait(seconds)) else ""
             except subprocess.TimeoutExpired:
-                self.add(name, f"FAILED: more than {seconds} s")
-                return None
-            output.write((done.stdout or b"").decode())
-            output.seek(0)
-            text = output.read()
-        if done.returncode:
-            self.add(name, f"FAILED: {''.join(text.strip().splitlines()[-1:]):.200}")
-            return None
-        return (done.stdout or b"").decode() or text
+                failure = f"more than {seconds:.0f} s"
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            log.seek(begin)
+            text = log.read()
+        if failure:
+            lines = [line for line in text.splitlines() if "rror" in line] or [""]
+            self.add(name, f"FAILED: {failure} {lines[-1].strip():.300}")
+        return not failure, text
 
 
 def measured(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -118,14 +132,19 @@ def measured(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def run_tests(parts: Parts, on_gpu: bool) -> None:
     """Run the tests that need a device; without one they are skipped."""
     tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "gpu"]
-    if text := parts.run("tests", [*tests, *(f"tests/{name}" for name in TESTS)], 240):
-        parts.add("tests of the GPU's paths", text.strip().splitlines()[-1])
+    tests += ["--durations", "10"]
+    succeeded, text = parts.run("tests", [*tests, *(f"tests/{name}" for name in TESTS)], 240)
+    lines = text.strip().splitlines()
+    for line in lines:
+        if not succeeded and line.startswith(("FAILED ", "ERROR ")):
+            parts.add("test", f"{line:.300}")
+    parts.add("tests of the GPU's paths", *lines[-1:])
 
 
 def probe(parts: Parts, on_gpu: bool) -> None:
     """Measure attention and steps."""
     words = ["-m", "tests.gpu.probe", *([] if on_gpu else ["--device", "cpu"])]
-    for line in (parts.run("probe", words, 180) or "").splitlines():
+    for line in parts.run("probe", words, 180)[1].splitlines():
         if line.startswith("| ") and "---" not in line:
             parts.add(*(cell.strip() for cell in line.strip("|").split("|")))
 
@@ -134,9 +153,10 @@ def benchmark(parts: Parts, on_gpu: bool, name: str) -> None:
     """Measure a workload beside its alternatives."""
     words = [*BENCHMARKS[name], *(["--rounds", "3"] if on_gpu else SMALL)]
     words += ["--variants", *(COMPILED if name == "compiled" else VARIANTS)]
-    if text := parts.run(name, ["-m", "benchmarks", *words, "--json"], 300):
-        for what, value in measured(json.loads(text)):
-            parts.add(f"{name}, {what}", value)
+    for line in parts.run(name, ["-m", "benchmarks", *words, "--json"], 300)[1].splitlines():
+        if line.startswith('{"rows"'):
+            for what, value in measured(json.loads(line)):
+                parts.add(f"{name}, {what}", value)
 
 
 def launches(parts: Parts, on_gpu: bool) -> None:
@@ -161,7 +181,7 @@ def launches(parts: Parts, on_gpu: bool) -> None:
             if name == "killed":
                 killed_after_a_checkpoint(out, [sys.executable, *entry])
                 entry.append("--resume")
-            if parts.run(name.replace(" ", "-"), entry, 180) is None:
+            if not parts.run(f"launches, {name}", entry, 120)[0]:
                 return
             lines = (out / "log.jsonl").read_text(encoding="utf-8").splitlines()
             losses[name] = [row["loss"] for row in map(json.loads, lines) if "loss" in row]
@@ -195,10 +215,14 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--seconds", type=float, default=math.inf, help="for all parts together")
     options: Any = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    parts = Parts(options.output)
+    parts = Parts(options.output, options.seconds)
     for name in options.parts:
+        if parts.seconds_left < FEWEST_SECONDS:
+            parts.add(name, "not run: no time is left")
+            continue
         begin = time.monotonic()
         PARTS[name](parts, options.device == "cuda")
         parts.add(f"{name}: seconds", f"{time.monotonic() - begin:.0f}")

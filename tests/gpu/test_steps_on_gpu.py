@@ -16,6 +16,7 @@ import torch
 from accelerate import Accelerator
 
 from finetune.models.master_weights import MasterWeights
+from finetune.models.recording import Recording
 from finetune.training.optimizer import adamw, parameter_groups
 from finetune.training.step import Step
 from tests import fixtures as fx
@@ -77,6 +78,31 @@ def test_float16_learns_and_resumes_bit_equal(tmp_path: Path) -> None:
         assert first == second, name
     state = json.loads((tmp_path / "whole" / "last" / "trainer_state.json").read_text())
     assert state["loss_scale"]["scale"] >= 1
+
+
+@pytest.mark.parametrize("fault", ["waits for the device", "has no memory"])
+def test_after_a_failed_recording_steps_run_plainly(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a later run in the same process is replayed."""
+    settings = {"precision": "bf16", "steps": 120, "max_tokens": 200}
+    with monkeypatch.context() as patch:
+        forward = Recording.forward
+
+        def failing(self: Recording) -> list[torch.Tensor]:
+            states = forward(self)
+            if torch.cuda.is_current_stream_capturing() and fault == "has no memory":
+                torch.empty(2**50, device="cuda")
+            elif torch.cuda.is_current_stream_capturing():
+                states[0].sum().item()
+            return states
+
+        patch.setattr(Recording, "forward", failing)
+        result = fx.fit(fx.config("classify", **settings, out=str(tmp_path / "first")))
+    assert result.cuda_graphs.startswith("not used: CUDA")
+    torch.cuda.empty_cache()
+    result = fx.fit(fx.config("classify", **settings, out=str(tmp_path / "second")))
+    assert result.cuda_graphs.startswith("used for")
 
 
 @pytest.mark.parametrize("task", ["classify", "tag"])

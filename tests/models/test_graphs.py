@@ -291,6 +291,20 @@ class OtherNumbers(CallAgain):
         return (lambda: (torch.rand(1), replay()) and None), results
 
 
+class Rounds(CallAgain):
+    """Rounds otherwise in a replay, as kernels that add in any order."""
+
+    def record(self, run: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
+        replay, results = super().record(run)
+
+        def rounding() -> None:
+            replay()
+            for result in results:
+                result.mul_(1 + 1e-6)
+
+        return rounding, results
+
+
 class Fails(CallAgain):
     def record(self, run: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
         run()
@@ -325,6 +339,15 @@ def test_one_sentence_and_the_same_numbers_without_recordings(
     found, run = steps(encoder, seeds(1, 2), recorder, report=said.append)
     assert said == [f"CUDA graphs are not used: {reason}"] and recorder.failure == reason
     assert not run.recordings and all(map(torch.equal, plain, found))
+
+
+def test_a_replay_may_round_otherwise_than_equal_plain_passes() -> None:
+    encoder = encoder_of()
+    plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2), None)
+    found, run = steps(encoder, seeds(1, 2), Rounds())
+    assert run.recordings
+    for one, other in zip(plain, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-3)
 
 
 def test_a_failure_in_the_middle_of_a_step_keeps_its_gradients() -> None:
