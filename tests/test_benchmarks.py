@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import gc
 import json
-import random
 import runpy
-import statistics
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig
 
 from benchmarks import measure, measured_model, prediction, shapes, synthetic, training
 from benchmarks.__main__ import main, memory_returned
 from benchmarks.measure import Variant, Work, Workload
 from finetune.models import attention, graphs
-from finetune.preprocessing.tokenizer import SubwordTokenizer
 from tests import fixtures as fx
-from tests import tiny
 from tests.gpu.__main__ import measured
 from tests.models.call_again import CallAgain
 from tests.models.test_graphs import attend
@@ -108,15 +101,6 @@ def test_steps_that_count_are_replayed_from_recordings_made_before(
 
 
 @pytest.mark.slow
-def test_long_texts_and_chosen_variants(capsys: Printed) -> None:
-    model = fx.checkpoint(max_position_embeddings=514)
-    options = ("train", "predict", "--model", model, "--task", "reviews", "--variants", "finetune")
-    rows = rows_of(capsys, *options)
-    assert [row["variant"] for row in rows] == ["finetune", "finetune"]
-    assert all("like IMDB" in row["workload"] for row in rows)
-
-
-@pytest.mark.slow
 def test_shapes_take_turns(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     small = {"bert-base": ("bert", sizes), "roberta-base": ("roberta", sizes)}
@@ -156,13 +140,6 @@ def test_a_table_of_data_of_ones_own_without_memory(
     assert [row[0] for row in cells] == PREDICT
     assert cells[0][5] == "1.00x" and all(row[6] == "" for row in cells)
     assert lines[-1].startswith(f"torch: {torch.__version__}")
-
-
-def test_pipelines_in_bf16() -> None:
-    settings = measured_model.Settings.of(CPU, "small", model=str(fx.checkpoint()))
-    with measured_model.measured_model(settings, settings.model) as measured:
-        half = prediction._pipeline(measured, measured.texts[:3], torch.bfloat16)(32)
-        assert [type(score) for _, score in half] == [float] * 3
 
 
 @pytest.mark.parametrize(
@@ -212,47 +189,6 @@ def test_rows_are_medians_of_turns_that_interleave() -> None:
     assert (ours.peak_memory_bytes, peer.peak_memory_bytes) == (None, 7)
 
 
-@pytest.mark.parametrize("name", synthetic.LIKE)
-def test_lengths_are_as_said(name: str) -> None:
-    like, random_ = synthetic.LIKE[name], random.Random(1)
-    drawn = [like.draw(random_) for _ in range(5000)]
-    assert like.shortest <= min(drawn) and max(drawn) <= like.longest
-    drawn = [replace(like, longest=10**6).draw(random_) for _ in range(5000)]
-    assert statistics.mean(drawn) == pytest.approx(like.mean, rel=0.05)
-    assert statistics.stdev(drawn) == pytest.approx(like.deviation, rel=0.15)
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])
-def test_words_are_one_subword_each(family: str) -> None:
-    tokenizer = SubwordTokenizer(tiny.tokenizer(family))
-    words = synthetic.Words(tokenizer, 0.5, random.Random(0))
-    assert [[number] for number in words.ids] == tokenizer.text_subwords(words.words)
-    assert set(words.draw(200)) <= set(words.words)
-
-
-def test_a_sample_has_the_lengths_of_the_whole() -> None:
-    """As random batches of all texts are padded, so are those of the sample; not those of strata,
-    in which the longest texts are missing."""
-    random_ = random.Random(0)
-    sizes = [synthetic.LIKE["classify"].draw(random_) for _ in range(1600)]
-    chosen = synthetic.sample(sizes, 256)
-    assert len(set(chosen)) == 256
-    batches = synthetic.strata(sizes, 8, 32)
-    assert all(len(batch) == 32 for batch in batches)
-    assert max(max(sizes[p] for p in b) - min(sizes[p] for p in b) for b in batches[:-1]) <= 3
-    grouped = [number for batch in batches for number in batch]
-
-    def longest(numbers: Sequence[int]) -> float:
-        draws = (random_.sample(numbers, 32) for _ in range(400))
-        return statistics.mean(max(sizes[number] for number in draw) for draw in draws)
-
-    whole = longest(range(1600))
-    assert longest(chosen) == pytest.approx(whole, rel=0.05)
-    assert longest(grouped) < 0.8 * whole
-    mean = statistics.mean(sizes)
-    assert statistics.mean(sizes[p] for p in chosen) == pytest.approx(mean, rel=0.01)
-
-
 def test_answers_that_differ_are_an_error() -> None:
     expected = [("a", 0.9), ("b", 0.8), None]
     prediction.compare(expected, [("a", 0.9004), ("b", 0.8), ("b", 0.1)], 1e-3)
@@ -260,22 +196,6 @@ def test_answers_that_differ_are_an_error() -> None:
         prediction.compare(expected, [("a", 0.92), ("b", 0.8), None], 1e-3)
     with pytest.raises(AssertionError, match="1 of 2 labels"):
         prediction.compare(expected, [("b", 0.9), ("b", 0.8), None], 1e-3)
-
-
-@pytest.mark.parametrize("shape", synthetic.SHAPES)
-def test_shapes_are_models_and_tokenizers(
-    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model_type, settings = synthetic.SHAPES[shape]
-    few = {"vocab_size": 300, "hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 32}
-    monkeypatch.setitem(synthetic.SHAPES, shape, (model_type, settings | few))
-    synthetic.write_shape(shape, tmp_path)
-    tokenizer = SubwordTokenizer.from_pretrained(tmp_path)
-    special = tokenizer.tokenizer
-    assert special.pad_token_id == AutoConfig.for_model(model_type, **settings).pad_token_id
-    first, segments = tokenizer.build(*tokenizer.text_subwords(["w7 w9"]))
-    assert first == [special.cls_token_id, 7, 9, special.sep_token_id]
-    assert (segments is None) == (model_type != "bert")
 
 
 @pytest.mark.skipif(not measure.measures_resident_set(), reason="needs Linux with glibc")

@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import compress
-from operator import not_
 from pathlib import Path
-from string import punctuation
 from typing import Any
-
-from tokenizers.models import WordPiece
-from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from finetune.data import Finding, check_data
 from finetune.data.word_splitting import UNSPACED
@@ -201,23 +195,6 @@ class SubwordTokenizer(Subwords):
         The tokenizer decides on the words. In scripts that are written without spaces each letter,
         or subword of several letters, is a word.
         """
-        word_begins = self._word_begins
-        is_aligned = [word_begins is None or _is_unspaced(text) for text in texts]
-        aligned = iter(self._aligned(list(compress(texts, is_aligned))))
-        if word_begins is None:
-            return list(aligned)
-        unaligned = iter(self.text_subwords(list(compress(texts, map(not_, is_aligned)))))
-        encoded = []
-        for has_offsets in is_aligned:
-            if has_offsets:
-                encoded.append(next(aligned))
-            else:
-                ids = next(unaligned)
-                starts = list(compress(range(len(ids)), map(word_begins.__getitem__, ids)))
-                encoded.append((ids, starts))
-        return encoded
-
-    def _aligned(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         result = []
         encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
         for text, encoding in zip(texts, encoded, strict=True):
@@ -234,25 +211,6 @@ class SubwordTokenizer(Subwords):
                 starts = sorted({*starts, *inner})
             result.append((encoding.ids, starts))
         return result
-
-    @cached_property
-    def _word_begins(self) -> list[bool] | None:
-        """Flags of the subwords that begin a word [V]; None if the spelling does not tell."""
-        model, added = self.backend.model, self.backend.get_added_tokens_decoder().values()
-        prefix = getattr(model, "continuing_subword_prefix", "")
-        if (
-            not isinstance(model, WordPiece)
-            or not isinstance(self.backend.pre_tokenizer, BertPreTokenizer)
-            or len(prefix) < 2
-            or prefix[0] not in punctuation
-            or any(token.content.startswith(prefix) for token in added)
-        ):
-            return None
-        vocabulary = self.backend.get_vocab()
-        begins = [True] * (1 + max(vocabulary.values()))
-        for token, id in vocabulary.items():
-            begins[id] = not token.startswith(prefix)
-        return begins
 
     def _template(self, pair: bool) -> Template:
         size = len(self.text_subwords(["a"])[0])

@@ -166,14 +166,6 @@ def test_relations_of_doccano(tmp_path):
         read(tmp_path, [row | {"relations": [{"from_id": 1, "to_id": 7, "type": "by"}]}])
 
 
-def test_each_annotation_is_a_row(tmp_path):
-    rows = [{"text": "a", "label": label, "annotator": n} for n, label in enumerate("xxy")]
-    assert labels_of(read(tmp_path, rows, "a.jsonl")) == ["x", "x", "y"]
-    same, other = spans(span(0, 7, "PER")), spans(span(0, 3, "PER"))
-    found = read(tmp_path, [task(1, (same, 1), (other, 2))])
-    assert spans_of(found) == [(Span(0, 2, "PER"),), (Span(0, 1, "PER"),)]
-
-
 DYGIE = {
     "doc_key": "d1",
     "sentences": [["Ann", "ran"], ["Bo", "Lee", "met", "Ann"], ["So"]],

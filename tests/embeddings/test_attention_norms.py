@@ -82,12 +82,6 @@ def test_sliding_windows_of_modernbert() -> None:
     assert all(block.error < 1e-10 for block in blocks)
 
 
-@pytest.mark.parametrize("family", ["squeezebert", "deberta-v2"])
-def test_other_families_are_refused_by_name(family: str) -> None:
-    with pytest.raises(UserError, match=f"no analysis of attention: {family} models"):
-        analyze_attention(encoder(family), pack([TokenSequence(0, IDS)]))
-
-
 def test_one_sequence_at_a_time() -> None:
     with pytest.raises(UserError, match="for one sequence, not 2"):
         analyze_attention(encoder("bert"), pack([TokenSequence(0, IDS), TokenSequence(1, IDS)]))

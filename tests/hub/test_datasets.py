@@ -7,8 +7,7 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
-from finetune.config.recipes import load_recipe
 from finetune.config.tasks import ClassifyConfig
 from finetune.data import DataError, preparation, read_text, read_tokens
 from finetune.data import examples as holder
@@ -30,7 +28,6 @@ from finetune.types import TextExample, UserError
 from tests.command import in_two_processes, run
 from tests.covering import few
 from tests.hub.server import Hub
-from tests.tiny import save_tiny_checkpoint
 
 Rows = Sequence[Mapping[str, Any]]
 datasets.disable_progress_bars()
@@ -188,39 +185,13 @@ def test_the_cache_is_read_without_the_hub(hub: Hub, monkeypatch: pytest.MonkeyP
         read_text("lab/rows")
 
 
-def test_a_hub_that_never_answers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(hub, "lab/rows", {"default": {"train": texts("a")}})
-    expected = read_text("lab/rows").fingerprint
-    forget_repositories()
-    monkeypatch.setattr(hub_module, "TIMEOUT", 0.2)
-    hub.fault("lab/rows", times=100, seconds=60.0)
-    answered = len(hub.requests)
-    assert read_text("lab/rows").fingerprint == expected
-    assert len(hub.requests) == answered, "it does not wait for the answer"
-    with pytest.raises(HubError, match="cannot be reached"):
-        hub.fault("lab/other", times=100, seconds=60.0)
-        read_text("lab/other")
-
-
-def test_each_refusal_has_its_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_name_the_data_set(hub: Hub) -> None:
     publish(hub, "lab/secret", {"default": {"train": texts("a")}})
-
-    def refusal(spec: str) -> str:
-        forget_repositories()
-        with pytest.raises(UserError) as caught:
-            read_text(spec)
-        return str(caught.value)
-
-    assert "has no revision 'v9': name a branch, tag or commit" in refusal("lab/secret@v9")
+    with pytest.raises(UserError, match="has no revision 'v9': name a branch, tag or commit"):
+        read_text("lab/secret@v9")
     hub.gated = {"lab/secret": {"ana"}}
-    assert "is gated: ask for access at" in refusal("lab/secret")
-    assert f"{constants.ENDPOINT}/datasets/lab/secret" in refusal("lab/secret")
-    hub.gated, hub.private = {}, {"lab/secret"}
-    assert "or it is private: then sign in with `hf auth login`" in refusal("lab/secret")
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    assert "does not know your token" in refusal("lab/secret")
-    monkeypatch.setenv("HF_TOKEN", "hf_ana")
-    assert len(read_text("lab/secret").splits["train"]) == 6
+    with pytest.raises(UserError, match=f"ask for access at {hub.url}/datasets/lab/secret"):
+        read_text("lab/secret")
 
 
 def test_a_cut_download_is_continued(hub: Hub) -> None:
@@ -352,100 +323,3 @@ def test_large_data_are_read_once(
     forget_repositories()
     offline()
     assert content() == second and not read
-
-
-def chosen(gold: Sequence[str]) -> Any:
-    return datasets.ClassLabel(names=[*gold])
-
-
-RECIPES: dict[str, tuple[str, str, Any, Callable[[int], dict[str, Any]]]] = {
-    "ud_ewt-minilm": (
-        "universal-dependencies/universal_dependencies",
-        "en_ewt",
-        {"upos": datasets.List(chosen(["NOUN", "VERB", "ADJ"]))},
-        lambda i: {"tokens": ["a", "b", str(i)], "upos": [0, 1, 2]},
-    ),
-    "cola-minilm": (
-        "nyu-mll/glue",
-        "cola",
-        {"label": chosen(["unacceptable", "acceptable"])},
-        lambda i: {"sentence": f"text {i}", "label": i % 2},
-    ),
-    "race-roberta-large": (
-        "ehovy/race",
-        "all",
-        {},
-        lambda i: {
-            "example_id": f"middle{i}.txt",
-            "article": f"the room was {'warm' if i % 2 else 'cold'}",
-            "answer": "AB"[i % 2],
-            "question": "the room was _ .",
-            "options": ["cold", "warm", "blue", "late"],
-        },
-    ),
-    "dream-roberta-large": (
-        "dataset-org/dream",
-        "plain_text",
-        {},
-        lambda i: {
-            "id": i,
-            "dialogue_id": f"1-{i}",
-            "dialogue": ["M: Is it warm?", f"W: No, it is cold in {i}."],
-            "question": "How is it?",
-            "choice": ["warm", "cold", "late"],
-            "answer": "cold",
-        },
-    ),
-    "swag-roberta-base": (
-        "allenai/swag",
-        "regular",
-        {"label": chosen("0123")},
-        lambda i: (
-            {"sent1": f"She opens door {i}.", "sent2": "She", "label": i % 4}
-            | {f"ending{number}": f"walks {number}" for number in range(4)}
-        ),
-    ),
-    "squad_v2-roberta-large": (
-        "rajpurkar/squad_v2",
-        "plain_text",
-        {},
-        lambda i: question(i, answered=i % 2 == 0),
-    ),
-}
-"""By packaged recipe: the id of its data set, a configuration, class labels, and its rows."""
-SCRIPTED = ("ud_ewt-minilm", "dream-roberta-large")
-"""Recipes whose data are read from the hub's Parquet copy."""
-
-
-def question(index: int, *, answered: bool) -> dict[str, Any]:
-    context = f"Anna saw the river near Rome in {1800 + index} ."
-    answers = {"text": ["Rome"] * answered, "answer_start": [context.index("Rome")] * answered}
-    words = "where is the river" if answered else "why"
-    row = {"id": f"q{index}", "title": "Rome", "context": context}
-    return row | {"question": words, "answers": answers}
-
-
-@pytest.mark.parametrize("name", few(RECIPES, "ud_ewt-minilm", "cola-minilm"))
-def test_recipes_by_their_names(name: str, hub: Hub, encoder: Path) -> None:
-    """The settings of a packaged recipe, on the columns of its data set and a tiny encoder."""
-    id, config, classes, row = RECIPES[name]
-    rows = [row(index) for index in range(24)]
-    blind = [{**each, "label": -1} if "label" in classes else each for each in rows[:4]]
-    features = datasets.Dataset.from_list(rows).features
-    put = scripted if name in SCRIPTED else publish
-    splits = {"train": rows, "validation": rows[:12], "test": blind}
-    others = {"other": splits} if config in ("en_ewt", "cola") else {}
-    put(hub, id, {config: splits, **others}, datasets.Features({**features, **classes}))
-    save_tiny_checkpoint(hub.model("lab/tiny"), "roberta")
-    recipe = load_recipe(name)
-    short = {"max_length": 48} | ({"overlap": None} if recipe.task == "qa" else {})
-    settings = replace(recipe.config(), model="lab/tiny", **short)
-    task, data = load_task(settings, recipe.task)
-    assert len(data.splits["train"]) == 24 and data.pinned is not None
-    for column in classes.values():
-        names = getattr(column, "feature", column).names
-        assert recipe.task == "choice" or tuple(task.state.labels) == tuple(names)
-    if recipe.task == "choice":
-        assert data.splits["train"][0].choices
-    if recipe.task == "qa":
-        assert task.state.extra_fields()["unanswerable"] == ("v2" in name)

@@ -24,8 +24,6 @@ SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "pairs": ("nli", {"pair_encoder": "bi"}),
     "tag": ("tag", {}),
     "crf": ("tag", {"crf": True}),
-    "qa": ("qa", {}),
-    "few-shot": ("classify", {"few_shot": True}),
     "sentence": ("sentence", {}),
     "pretrain": ("pretrain", {"boundary": True, "mask": "spans"}),
 }
@@ -33,7 +31,6 @@ WORDS = ["Ana saw the river near Oslo ."]
 INPUTS = {
     "pairs": [("Ana lives in Oslo", "Ana is in Oslo")],
     "sentence": [("warm", "cold")],
-    "qa": [("who saw the river", "Ana saw the river near Oslo .")],
     "pretrain": ["the [MASK] of Oslo"],
 }
 

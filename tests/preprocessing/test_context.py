@@ -16,6 +16,7 @@ from finetune.data.dataset import DataError, Dataset
 from finetune.preprocessing.context import fill, surrounded
 from finetune.types import TokenExample
 from tests.command import option_texts
+from tests.small_data import write_jsonl
 
 # The setting
 
@@ -43,21 +44,14 @@ def test_pieces_of_a_side():
 @pytest.mark.parametrize(
     ("before", "after", "spare", "most", "expected"),
     [
-        ([1] * 9, [1] * 9, 8, 99, (4, 4)),
         ([1] * 9, [1] * 9, 7, 99, (4, 3)),
-        ([1] * 9, [1] * 9, 99, 3, (3, 3)),
         ([1] * 9, [1] * 9, 4, 3, (2, 2)),
-        ([1, 1], [1] * 9, 8, 99, (2, 6)),
         ([1] * 9, [1], 8, 99, (7, 1)),
-        ([], [1] * 9, 8, 99, (0, 8)),
         ([], [], 8, 99, (0, 0)),
-        ([3, 3, 3], [3, 3, 3], 8, 99, (1, 1)),
         ([2, 9], [9, 1], 6, 99, (1, 0)),
         ([1, 5, 1], [1, 1, 1], 99, 3, (1, 3)),  # what lies behind a word too long is not read
-        ([1], [1], 0, 99, (0, 0)),
         ([5, 1], [4, 4], 9, 99, (1, 1)),  # the second word before finds no room
         ([5, 1], [4, 4], 8, 99, (0, 2)),
-        ([3, 1], [9], 8, 99, (2, 0)),
     ],
 )
 def test_filled_by_hand(before, after, spare, most, expected):
@@ -103,17 +97,6 @@ def test_no_more_than_can_be_read():
     found = list(surrounded(sentences(("a", 9)), 3))
     assert [numbers(each.before) for each in found][4:6] == [[2, 3], [3, 4]]
     assert [numbers(each.after) for each in found][4:] == [[5, 6], [6, 7], [7, 8], [8], []]
-
-
-def test_sentences_without_words_are_answered_and_not_read():
-    rows = [TokenExample(i, words, document="a") for i, words in enumerate((("x",), (), ("y",)))]
-    first, empty, last = surrounded(rows, 9)
-    assert (first.after, empty.before, empty.after, last.before) == (
-        (("y",),),
-        (("x",),),
-        (("y",),),
-        (("x",),),
-    )
 
 
 @given(
@@ -166,45 +149,18 @@ def columns(*rows: str) -> str:
     return "".join(f"{row} O\n" if row else "\n" for row in rows)
 
 
-def test_documents_of_every_format(tmp_path: Path):
-    rows = [(["x", "y"], "a"), (["z"], "a"), (["u"], "b")]
-    tags = [["O"] * len(words) for words, _ in rows]
-    conll = columns("-DOCSTART-", "", "x", "y", "", "z", "", "-DOCSTART-", "", "u", "")
-    conllu = ""
-    for (words, document), new in zip(rows, (True, False, True), strict=True):
-        conllu += f"# newdoc id = {document}\n" if new else ""
-        for number, word in enumerate(words, 1):
-            conllu += "\t".join([str(number), word, "_", "NOUN", *"______"]) + "\n"
-        conllu += "\n"
-    files = {"a.conll": conll, "b.conllu": conllu}
+def test_usual_names_of_documents(tmp_path: Path):
     for name in ("document", "document_id", "doc_id", "doc_key", "article"):
-        lines = [
-            json.dumps({"tokens": words, "tags": t, name: document})
-            for (words, document), t in zip(rows, tags, strict=True)
-        ]
-        files[f"{name}.jsonl"] = "\n".join(lines)
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-        given = {"document": "article"} if name == "article.jsonl" else {}
-        for read in (
-            read_tokens(f"train={tmp_path / name}", columns=given).splits["train"],
-            list(read_token_file(tmp_path / name, columns=given)),
-        ):
-            named = [row.document for row in read]
-            assert named[0] == named[1] != named[2] and None not in named, name
-            found = list(surrounded(read, 9))
-            assert [(e.before, e.after) for e in found] == [
-                ((), (("z",),)),
-                ((("x", "y"),), ()),
-                ((), ()),
-            ]
+        rows = [{"tokens": ["x"], "tags": ["O"], name: document} for document in "aab"]
+        path = write_jsonl(tmp_path / f"{name}.jsonl", rows)
+        columns = {"document": "article"} if name == "article" else {}
+        read = read_tokens(f"train={path}", columns=columns).splits["train"]
+        assert [row.document for row in read] == ["a", "a", "b"], name
     (tmp_path / "c.csv").write_text("text,doc_id\nAna saw,1\nthe river,1\n")
-    read = list(surrounded(read_token_file(tmp_path / "c.csv"), 9))
-    assert [each.before for each in read] == [(), (("Ana", "saw"),)]
+    assert [row.document for row in read_token_file(tmp_path / "c.csv")] == ["1", "1"]
+    (path := tmp_path / "a.conll").write_text("x O\n")
     with pytest.raises(DataError, match="mark documents by -DOCSTART- or # newdoc lines"):
-        read_tokens(f"train={tmp_path / 'a.conll'}", columns={"document": "2"})
-    with pytest.raises(DataError, match="no column 'articel'"):
-        read_tokens(f"train={tmp_path / 'article.jsonl'}", columns={"document": "articel"})
+        read_tokens(f"train={path}", columns={"document": "2"})
 
 
 def test_empty_cells_name_no_document(tmp_path: Path):

@@ -306,21 +306,8 @@ def test_max_length() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_words_of_texts_are_those_of_the_tokenizer(name: str) -> None:
-    """Also the words that the spelling of subwords tells, without the alignment of a tokenizer."""
     subwords, draw = SubwordTokenizer(plain(name)), random.Random(0)
-    parts = [
-        "##",
-        "#",
-        "##s",
-        "[MASK]",
-        "<mask>",
-        "[UNK]",
-        "日本",
-        "ab",
-        "naïve",
-        "\u0301",
-        "\u200b",
-    ]
+    parts = ["##s", "[MASK]", "<mask>", "日本", "ab", "naïve", "\u0301", "\u200b"]
     parts += ["a" * 200, " ", "  ", "'", "don't", *TEXTS]
     texts = [*parts, *("".join(draw.choices(parts, k=5)) for _ in range(300))]
     for text, (ids, starts) in zip(texts, subwords.subwords_with_words(texts), strict=True):
@@ -332,26 +319,6 @@ def test_words_of_texts_are_those_of_the_tokenizer(name: str) -> None:
             if index == 0 or word != encoding.word_ids[index - 1]
         ]
         assert starts == words or (UNSPACED.search(text) and {*starts} >= {*words})
-
-
-def test_subwords_whose_spelling_does_not_tell_the_word() -> None:
-    backend = plain("bert").backend_tokenizer
-    assert SubwordTokenizer(plain("bert"))._word_begins is not None
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.model = models.WordPiece(
-        {**backend.get_vocab(), "##x": backend.get_vocab_size()}, unk_token="[UNK]"
-    )
-    subwords = SubwordTokenizer(
-        PreTrainedTokenizerFast(
-            tokenizer_object=backend, cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]"
-        )
-    )
-    ((ids, starts),) = subwords.subwords_with_words(["##x"])
-    assert len(ids) == 1 and starts == [0], "a word that is spelled as the end of one"
-    added = plain("bert")
-    added.add_tokens(["##added"])
-    ((ids, starts),) = SubwordTokenizer(added).subwords_with_words(["the ##added"])
-    assert starts == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert"])

@@ -13,7 +13,6 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from finetune.pretraining.perplexity import TextScorer, corpus_measures
-from finetune.types import UserError
 from tests.command import Outcome, run
 from tests.covering import covering
 from tests.fixtures import checkpoint
@@ -88,11 +87,6 @@ def test_corpus_measures():
         -total / math.log(2) / sum(map(len, TEXTS))
     )
     assert measures["words"] == sum(len(text.split()) for text in TEXTS)
-
-
-def test_unknown_method():
-    with pytest.raises(UserError, match="legal are token and word"):
-        TextScorer(checkpoint(), method="words")
 
 
 def measures_of(done: Outcome) -> dict[str, float]:

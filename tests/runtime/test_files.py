@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import threading
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -100,44 +99,11 @@ def test_a_full_disk_is_said_and_harmless(error: Exception, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_disk_that_fails_at_the_last_moment(tmp_path: Path, monkeypatch) -> None:
-    fill(tmp_path / "last", "old")
-
-    def fail(handle: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(files.os, "fsync", fail)
-    with pytest.raises(SaveError, match="Input/output error"):
-        write(tmp_path / "last", "new")
-    assert content(tmp_path / "last") == "old"
-
-
 def test_real_safetensors_error_is_a_disk_error(tmp_path: Path) -> None:
     with pytest.raises(Exception) as caught:
         save_file({"x": torch.zeros(2)}, str(tmp_path / "absent" / "file"))
     assert is_disk_error(caught.value)
     assert not is_disk_error(ValueError("os error 28"))
-
-
-@pytest.mark.parametrize("kept", [*product([False, True], repeat=3)])
-def test_recovery_from_every_state(kept: tuple[bool, bool, bool], tmp_path: Path) -> None:
-    """The states that a crash can leave: `.new` is whole only where the folder is moved away."""
-    folder, fresh, old = (tmp_path / name for name in ("last", ".last.new", ".last.old"))
-    here, new, moved = kept
-    if here:
-        fill(folder, "folder")
-    if moved:
-        fill(old, "old")
-    if new and moved and not here:
-        fill(fresh, "new")
-    elif new:
-        fresh.mkdir()
-        (fresh / "a.txt").write_text("ha")
-    expected = "folder" if here else ("new" if new else "old") if moved else None
-    for _ in range(2):
-        recover(folder)
-        assert list(tmp_path.iterdir()) == ([folder] if expected else [])
-        assert expected is None or content(folder) == expected
 
 
 class Crash(BaseException):

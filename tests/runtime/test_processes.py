@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -102,14 +101,3 @@ def test_a_request_counts_in_its_step_or_the_next(device: str, expected: list[bo
         message.zero_()  # its memory may be used again
         found.append(stop.should_stop())
     assert found == expected
-
-
-def test_a_system_without_sighup(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(signal, "SIGHUP", raising=False)
-    spec = importlib.util.find_spec("finetune.runtime.signals")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.SIGNALS == {signal.SIGINT, signal.SIGTERM}
-    with module.InterruptHandler(SimpleNamespace()) as handler:
-        assert signal.getsignal(signal.SIGTERM) == handler._catch

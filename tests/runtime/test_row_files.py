@@ -16,8 +16,7 @@ from finetune.data import read_text_file
 from finetune.runtime.files import replace_file, replace_folder
 from finetune.runtime.row_files import GROUP, ROW_SUFFIXES, write_rows
 from finetune.types import UserError
-from tests import small_data
-from tests.command import folder_in_use, run
+from tests.command import folder_in_use
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "text": '=HYPERLINK("x")', "score": 0.25, "scores": {"é": 0.1}, "spans": [1, 2]},
@@ -94,15 +93,6 @@ def test_a_file_that_another_process_writes_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"a\.csv is in use by process {other.pid} on "):
             write_rows(tmp_path / "a.csv", [{"id": 1}])
     write_rows(tmp_path / "a.csv", [{"id": 1}])
-
-
-def test_commands_refuse_a_suffix_that_they_cannot_write(tmp_path: Path) -> None:
-    small_data.sentiment(tmp_path / "data")
-    source = tmp_path / "data" / "test.jsonl"
-    for to, name in (("jsonl", "x.xlsx"), ("label-studio", "x.jsonl"), ("conll", "x.json")):
-        run("convert", source, "--to", to, "--out", tmp_path / name).refused(
-            "the suffix names the format"
-        )
 
 
 @pytest.mark.parametrize(
