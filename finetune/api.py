@@ -171,8 +171,9 @@ def train(
         metrics=metrics,
         loss=loss,
     )
-    if run is not None and run.outcome.degenerate:
-        reporter.log(run.outcome.warning)
+    if run is not None:
+        for line in (*run.summary, *run.outcome.warnings, f"Everything is in {run.folder}."):
+            reporter.log(line)
     finished: TrainedRun = on_main_process(lambda: run)
     return finished
 

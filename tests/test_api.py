@@ -93,7 +93,10 @@ def test_the_output_names_labels_and_says_what_a_degenerate_run_lacks(
     output = capsys.readouterr().err
     assert "labels (2): 'Terms, Conditions', other\n" in output
     assert "this run is degenerate: validation: " in output
-    assert output.endswith(": train longer (--epochs), or with another --lr\n")
+    assert "\nvalidation accuracy " in output and " 95% interval " in output
+    assert output.endswith(
+        f". Train longer (--epochs), or with another --lr.\nEverything is in {tmp_path}.\n"
+    )
 
 
 def test_columns_are_predicted(model: str, tmp_path: Path) -> None:

@@ -193,10 +193,8 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     if run is None:
         return
     trained = run.outcome
-    if trained.degenerate:
-        show(trained.warning)
-    for verdict in trained.verdicts:
-        show(verdict.line())
+    for line in [*trained.warnings, *(verdict.line() for verdict in trained.verdicts)]:
+        show(line)
     show(
         f"{clock(time.monotonic() - start)} in all. Everything is in {folder}: README.md explains "
         f"its files, {REPORT_FILE} is the report; the model is {folder / 'best'}."

@@ -57,7 +57,8 @@ def numbers_by_label(
     """
     items = setting.items() if isinstance(setting, Mapping) else []
     if isinstance(setting, str):
-        parts = (part.rpartition("=") for part in setting.split(","))
+        # labels may hold commas: one that ends a number separates
+        parts = (part.rpartition("=") for part in re.split(r"(?<=[\d.]),", setting))
         items = [(name.strip(), value) for name, _, value in parts]
     numbers = dict[str, float]()
     for name, value in items:

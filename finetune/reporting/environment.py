@@ -52,10 +52,14 @@ class RunOutcome:
     """A command that predicts with the model."""
 
     @property
-    def warning(self) -> str:
-        """A sentence on a degenerate run."""
+    def warnings(self) -> list[str]:
+        """What to do about a degenerate run; empty for others."""
+        if not self.degenerate:
+            return []
         reasons = "; ".join(self.degenerate)
-        return f"this run is degenerate: {reasons}: train longer (--epochs), or with another --lr"
+        return [
+            f"this run is degenerate: {reasons}. Train longer (--epochs), or with another --lr."
+        ]
 
 
 def write_environment(

@@ -127,7 +127,8 @@ def require_same_run(
         if not same_data and not _same_path(name, before[name], now[name]):
             raise UserError(
                 f"{folder}: was started with {name} = {_shown(before, name)}, now "
-                f"{_shown(now, name)}: continue with the same settings, or use another --out."
+                f"{_shown(now, name)}: continue with the same settings (those in "
+                f"{run.path / 'config.json'}), or use another --out."
             )
     if fingerprint not in (None, saved["fingerprint"]):
         used = f", --data {saved['data_used']}" if saved.get("data_used") else ""

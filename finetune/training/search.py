@@ -26,7 +26,15 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import DatabaseError
 
 from finetune.config.recipes import typed_setting
-from finetune.config.tasks import CONFIGS, TrainConfig, affects_of, flag, setting_types, settings
+from finetune.config.tasks import (
+    CONFIGS,
+    OTHER_NAMES,
+    TrainConfig,
+    affects_of,
+    flag,
+    setting_types,
+    settings,
+)
 from finetune.config.values import require_count
 from finetune.data import Dataset
 from finetune.data.preparation import most_rows
@@ -60,6 +68,7 @@ def parse_space(task: str, values: Mapping[str, Any]) -> dict[str, BaseDistribut
     space = dict[str, BaseDistribution]()
     for spelled, listed in values.items():
         name = spelled.replace("-", "_")
+        name = OTHER_NAMES.get(name, name)
         if name not in legal:
             raise UserError(
                 f"--space {name}: not a setting of {task} to search over."

@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from finetune.config.values import conforms, description
+from finetune.config.values import conforms, description, numbers_by_label
 
 
 class Place(TypedDict):
@@ -39,6 +39,13 @@ class Place(TypedDict):
 )
 def test_types(value: object, hint: Any, expected: bool):
     assert conforms(value, hint) is expected
+
+
+def test_labels_may_hold_commas():
+    labels = ["neutral, so-so", "a=b", "top, new"]
+    setting = "neutral, so-so=2,a=b=0.5, top, new=1."
+    expected = dict(zip(labels, [2.0, 0.5, 1.0], strict=True))
+    assert numbers_by_label("--class-weights", setting, labels) == expected
 
 
 def test_descriptions():

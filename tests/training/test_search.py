@@ -151,6 +151,7 @@ def test_spaces_are_typed():
     assert space["lora"] == CategoricalDistribution(["4", "8"])
     assert space["crf"] == CategoricalDistribution([True, False])
     assert parse_space("tag", {"lr": 1e-4}) == parse_space("tag", {"lr": "1e-4"})
+    assert parse_space("tag", {"learning_rate": 1e-4}).keys() == {"lr"}
     space = parse_space("tag", {"lr": "1e-5:1e-3:log", "epochs": [2, 2.5], "batch_size": "4:8"})
     assert space["lr"] == FloatDistribution(1e-5, 1e-3, log=True)
     assert space["batch_size"] == IntDistribution(4, 8)

@@ -83,7 +83,7 @@ def test_a_single_run_that_learnt_nothing_reproduces_nothing(recipe: Path, tmp_p
     data.write_splits(data.sentiment(tmp_path / "data"), test=same)
     outcome = run("run", write_recipe(tmp_path, tmp_path / "data"), "--out", folder).ok()
     assert "this run is degenerate: " in outcome.out
-    assert ": train longer (--epochs), or with another --lr" in outcome.out
+    assert ". Train longer (--epochs), or with another --lr." in outcome.out
     said = "not reproduced (degenerate) (a made-up one)"
     assert 'test: every prediction is "' in outcome.out and said in outcome.out
     about = json.loads((folder / "environment.json").read_text())
