@@ -124,7 +124,7 @@ def read_and_divide(
     if replayed is not None and config.replayed is not None:
         run, share = config.replayed
         data = with_held_out_splits(data, config)
-        data = with_replay(data, replayed(run), share, config.seed)
+        data = with_replay(data, replayed(run), share)
     data = replace(data, label_order=saved or data.label_order)
     data = _without_unlabeled_tests(task, data)
     asked = ["numbers"] if vars(config).get("problem") == "regression" else []

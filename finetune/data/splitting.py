@@ -47,6 +47,8 @@ _NO_LABEL = "-"
 """The stratum of examples without a label."""
 _NUM_BINS, MIN_BIN = 10, 20
 """Number of quantiles by which numbers are stratified, and least number of examples in each."""
+_REPLAY_SEED = 1
+"""Draws old examples: the same for all seeds of a run, whose scores are compared."""
 TEST_OLD = "test_old"
 """The split with the old test examples."""
 
@@ -314,14 +316,13 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset:
+def with_replay(data: Dataset, old: Dataset, share: float) -> Dataset:
     """Add old examples to train and validation of data, and the old test split.
 
     Args:
         data: The new data.
         old: The data of an earlier run, as it was trained on them.
-        share: The number of old examples for each new one.
-        seed: Draws the old examples; of each label there is one at least.
+        share: The number of old examples for each new one; of each label there is one at least.
 
     Raises:
         DataError: Labels are of different types, or a split has the name of the old test split.
@@ -341,7 +342,7 @@ def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset
                 f"--replay: {old.name} has another type of labels than {data.name}: one label, "
                 "several labels or a number for each text."
             )
-        order = np.random.default_rng(seed).permutation(len(old_rows)).tolist()
+        order = np.random.default_rng(_REPLAY_SEED).permutation(len(old_rows)).tolist()
         drawn = _drawn(old_rows, round(share * len(rows)), order)
         counts.append(f"{len(drawn):,} of {quantity(len(old_rows), f'{name} example')}")
         # in turn, so that --limit keeps the share; the ids of old and new data may be equal
