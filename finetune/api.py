@@ -572,7 +572,7 @@ def describe(task: Task, data: Dataset) -> list[str]:
     """Describe the data in lines: examples by split, labels if there are any, and notes."""
     counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
     labels = task.state.labels
-    names = (repr(label) if ", " in label else label for label in labels)
+    names = (repr(n) if ", " in n or not n.isprintable() else n for n in labels)
     listed = f"labels ({len(labels)}): {abbreviated(names, 20)}"
     named = labels and not task.description.predicts
     data_line = f"data: {task.state.config.data}: {counts}"

@@ -14,6 +14,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -73,6 +74,8 @@ ADVICE = {
     "eval_strategy": "a run evaluates after each epoch, or with --eval-every N after N steps",
     "evaluation_strategy": "a run evaluates after each epoch, or with --eval-every N after N steps",
     "load_best_model_at_end": "leave it out: a run keeps the best model",
+    "train_dataset": "give the data, or a dict of them by split",
+    "eval_dataset": "give data={'train': …, 'validation': …}",
     "resume_from_checkpoint": "write --resume",
     "push_to_hub": "write finetune push RUN OWNER/NAME after training",
     "do_train": "leave it out: a run trains and evaluates",
@@ -357,10 +360,8 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return calibrate != "none"
 
     def _resolved(self) -> dict[str, Any]:
-        tuples = [
-            name for name, hint in setting_types(type(self)).items() if get_origin(hint) is tuple
-        ]
-        resolved = {name: _as_items(getattr(self, name)) for name in tuples}
+        hints = setting_types(type(self)).items()
+        resolved = {name: _as_setting(name, getattr(self, name), hint) for name, hint in hints}
         for name in ("validation", "lora", "freeze"):  # Python and YAML may give a number
             resolved[name] = str(getattr(self, name))
         if self.model is None and self.init_from is None and self.new_encoder is None:
@@ -846,10 +847,17 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _as_items(value: Any) -> Any:
+def _as_setting(name: str, value: Any, hint: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    is_tuple = get_origin(hint) is tuple
     if isinstance(value, Mapping):
-        return tuple(f"{name}={item}" for name, item in value.items())
-    return tuple(value) if isinstance(value, list) else value
+        for key, item in value.items():
+            if not isinstance(item, str | Path | int | float):
+                raise UserError(f"{flag(name)}: {key} must be a text or a number, not {item!r:.60}")
+        items = tuple(f"{key}={item}" for key, item in value.items())
+        return items if is_tuple else ",".join(items)
+    return tuple(value) if is_tuple and isinstance(value, list) else value
 
 
 def column_map(columns: Sequence[str]) -> dict[str, str]:
@@ -936,7 +944,7 @@ def require_legal(config: type[TrainConfig], values: Mapping[str, Any]) -> None:
     for name, limit in marks(config, Limit).items():
         value = values.get(name)
         if value is not None and not limit.legal(value):
-            raise UserError(f"{flag(name)} must be {limit.wanted}, not {value!r}.")
+            raise UserError(f"{flag(name)} must be {limit.wanted}, not {value!r:.60}.")
 
 
 def affects_of(config: type[TrainConfig]) -> Mapping[str, Affects]:

@@ -173,6 +173,11 @@ def column_notes(tables: Mapping[str, Table]) -> list[str]:
         ]
         note = "; ".join(f"{role}: {name}" for role, name in read.items())
         note += f" (not used: {abbreviated(unread)})" if unread else ""
+        if "split" in map(str.lower, unread) and [*tables] == ["train"]:
+            note += (
+                ". The column split divides nothing: give each split as a file, or in Python as "
+                "one of a dict"
+            )
         if table.read:
             by_note.setdefault(note if unread or chosen - _OWN_NAMES else "", []).append(split)
     if len(by_note) == 1:

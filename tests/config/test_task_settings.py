@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ from finetune.config.tasks import (
     from_settings,
     settings,
 )
+from finetune.types import UserError
 from tests.command import option_texts
 
 every_task = pytest.mark.parametrize("task", CONFIGS)
@@ -35,6 +37,19 @@ def test_every_field_is_documented(task: str):
     names = [flag(field.name) for field in dataclasses.fields(CONFIGS[task])]
     assert sorted(docs) == sorted(names)
     assert all(len(text) > 15 and text[-1] in ".)" for text in docs.values())
+
+
+def test_paths_and_dicts_of_python_are_settings():
+    config = ClassifyConfig(
+        out=Path("runs/a"), class_weights={"a, b": 2, "c": 0.5}, test_sets={"new": Path("new.csv")}
+    )
+    assert config == ClassifyConfig(
+        out=str(Path("runs/a")), class_weights="a, b=2,c=0.5", test_sets=("new=new.csv",)
+    )
+    with pytest.raises(UserError, match="--test-sets: new must be a text or a number, not"):
+        ClassifyConfig(test_sets={"new": [{"text": "x"}] * 99})
+    with pytest.raises(UserError, match=r"--validation must be auto, .{,150}$"):
+        ClassifyConfig(validation=[{"text": "x"}] * 99)
 
 
 @every_task

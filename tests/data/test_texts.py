@@ -153,6 +153,15 @@ def test_unread_columns_are_reported(read):
     assert read("b.csv", "id,text,label\n1,x,p\n").notes == []
 
 
+def test_a_column_that_names_splits_is_pointed_out(read, tmp_path):
+    content = "text,label,Split\na,p,train\nb,n,test\n"
+    (note,) = read("a.csv", content).notes
+    assert note.startswith("text: text; label: label (not used: Split). The column split divides")
+    (tmp_path / "test.csv").write_text(content)
+    both = read_text(f"train={tmp_path / 'a.csv'},test={tmp_path / 'test.csv'}")
+    assert both.notes == ["text: text; label: label (not used: Split)"]
+
+
 def test_columns_that_are_read_of_splits_that_differ(tmp_path):
     (tmp_path / "train.csv").write_text("Message,Category,Priority,Team\na b,x,1,t\nc d,y,2,t\n")
     (tmp_path / "test.csv").write_text("Message,Category\na b,x\n")
