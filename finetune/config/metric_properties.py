@@ -53,6 +53,33 @@ METRIC_PROPERTIES: Mapping[str, MetricProperties] = {
     "votes_entropy": MetricProperties(highest=math.inf, of_gold=True),
 }
 """The properties of the metrics that need a row."""
+METRIC_MEANINGS: Mapping[str, str] = {
+    "accuracy": "share of right answers",
+    "macro_f1": "mean F1 of the classes",
+    "weighted_f1": "mean F1 of the classes, weighted by their number in gold",
+    "micro_f1": "F1 of all decisions together",
+    "matthews": "correlation of gold and predicted classes",
+    "subset_accuracy": "share of texts whose labels are all right",
+    "hamming_loss": "share of wrong decisions on single labels",
+    "hierarchical_f1": "F1 of labels with their upper levels",
+    "mean_cost": "mean cost of the mistakes",
+    "soft_cross_entropy": "cross entropy of probabilities and votes",
+    "agreement": "expected accuracy of one annotator",
+    "votes_entropy": "least possible soft_cross_entropy",
+    "ece": "expected calibration error",
+    "mse": "mean squared error",
+    "span_f1_conll": "F1 of spans, read from tags as conlleval does",
+    "span_f1_strict": "F1 of spans with the right start, end and type",
+    "span_f1_characters": "F1 of spans in characters",
+    "tag_accuracy": "share of words with the right tag",
+    "relation_f1_strict": "F1 of relations with the right label, spans and types of spans",
+    "relation_f1": "F1 of relations with the right label and spans",
+    "relation_f1_macro": "mean F1 of the relation labels",
+    "exact_match": "share of answers that equal a gold answer",
+    "hasans_f1": "f1 of questions with an answer",
+    "noans_f1": "f1 of questions without an answer",
+}
+"""What metrics count, for readers of a page; of those whose name does not say it."""
 
 
 def properties_of(metric: str) -> MetricProperties:

@@ -37,7 +37,15 @@ from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.runtime.memory import without_garbage_collection
-from finetune.types import Example, MaskedPrediction, Prediction, UserError, abbreviated, quantity
+from finetune.types import (
+    Example,
+    MaskedPrediction,
+    Prediction,
+    TextExample,
+    UserError,
+    abbreviated,
+    quantity,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +133,17 @@ def _in_order(gold: Rows, file: Rows) -> Rows:
             f"{file.name}: its ids are in another order than rows, and {gold.name} has no ids: "
             "sort the predictions, or write the id of each gold row."
         )
+    for row, example in zip(file.rows, kept, strict=True):
+        if not isinstance(example, TextExample) or not example.text:
+            continue
+        shown = row.values.get("text"), row.values.get("text_pair")
+        for text, of_gold in zip(shown, (example.text, example.pair), strict=True):
+            if text not in (None, of_gold) and text.split() != (of_gold or "").split():
+                raise DataError(
+                    f"{row.where}: its text is {text!r:.40}, but {of_gold!r:.40} in "
+                    f"{example.where}: the files do not belong together, or their rows are in "
+                    "another order: write the same id in both."
+                )
     return replace(gold, rows=kept, ids=file.ids, ids_from=file.name)
 
 
@@ -138,7 +157,7 @@ def join(file: Rows, gold: Rows) -> Tables:
             raise DataError(
                 f"{file.name}: its lines have no ids: write the `id` of each {type.wording.unit}."
             )
-        gold = gold if len(file.rows) == len(gold.rows) else _in_order(gold, file)
+        gold = _in_order(gold, file)
     if gold.ids is None or file.ids in (None, gold.ids):
         pairs = list(zip(file.rows, gold.rows, strict=True))
     else:

@@ -78,7 +78,7 @@ def error_examples(
             "labels": list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
             "errors": errors,
             **dict.fromkeys(("texts", "sentences", "gold", "predicted", "probabilities"), ()),
-            "deviation": None,
+            **dict.fromkeys(("deviation", "votes")),
         }
         if run.type.in_words:
             content["sentences"] = _highlighted(run, index, errors)
@@ -87,6 +87,7 @@ def error_examples(
             texts = [example.text] if is_question or example.pair is None else example.texts()
             content["texts"] = [clip(text, _MOST_CHARACTERS) for text in texts[:2]]
             content["sentences"] = _in_context(example, errors[0]) if is_question else []
+            content["votes"] = example.votes
             content |= _values(run, index, errors)
         examples.append(content | {"explanations": _explained_words(errors, of_labels)})
     return examples, len(by_id)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from finetune.config.metric_properties import METRIC_MEANINGS
 from finetune.config.tasks import CONFIGS, settings
 from finetune.data.dataset import WITHOUT_LEAKS
 from finetune.evaluation.error_analysis import NOTHING, Analysis, count_categories
@@ -213,8 +214,11 @@ def _score_tables(models: Sequence[ModelRuns], runs: NamedRuns) -> list[PageTabl
 
 def _scores_table(caption: str, scores: Mapping[str, Mapping[str, float]]) -> PageTable:
     names = dict.fromkeys(name for column in scores.values() for name in column if ":" not in name)
-    rows = [[name, *(column.get(name) for column in scores.values())] for name in names]
-    return PageTable(caption, ["score", *scores], rows)
+    rows = [
+        [name, *(column.get(name) for column in scores.values()), METRIC_MEANINGS.get(name, "")]
+        for name in names
+    ]
+    return PageTable(caption, ["score", *scores, "meaning"], rows)
 
 
 def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:

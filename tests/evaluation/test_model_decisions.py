@@ -24,7 +24,7 @@ from finetune.evaluation.decisions.abstaining import (
     risk_of,
     upper_bound,
 )
-from finetune.evaluation.decisions.costs import by_cost, check_costs, read_costs
+from finetune.evaluation.decisions.costs import by_cost, check_costs, choose_costs, read_costs
 from finetune.evaluation.decisions.sets import conformal_quantile, fit_sets, table_of_sets
 from finetune.evaluation.items import Items, Tables
 from finetune.evaluation.metrics import score
@@ -239,6 +239,21 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
 def test_wrong_costs_are_refused(costs: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_costs(costs, ["a", "b"], TYPES["label"])
+
+
+def test_costs_that_rise_are_told(tmp_path) -> None:
+    (tmp_path / "costs.csv").write_text("gold,a,b,c\na,0,2,2\nb,1,0,1\nc,1,1,0\n")
+    runs = {"validation": labeled(200, sharp=3.0)}
+    path = str(tmp_path / "costs.csv")
+    assert not choose_costs(path, ["a", "b", "c"], TYPES["label"], runs).notes
+    flat = [replace(p, scores=flat_scores(p.scores)) for p in runs["validation"].predictions]
+    runs = {"validation": replace(runs["validation"], predictions=flat)}
+    (note,) = choose_costs(path, ["a", "b", "c"], TYPES["label"], runs).notes
+    assert "the cost on validation is higher than before" in note
+
+
+def flat_scores(scores: Any) -> dict[str, float]:
+    return {name: 0.34 if value == max(scores.values()) else 0.33 for name, value in scores.items()}
 
 
 def test_costs_are_read_from_tables(tmp_path) -> None:

@@ -441,9 +441,14 @@ def test_runs_in_another_order_are_compared_by_id(tmp_path: Path):
     ]
     first, second = align_runs(paths).runs
     assert first.gold == second.gold and first.predicted == second.predicted
-    bare = write_jsonl(tmp_path / "gold.jsonl", texts(*"abca"))  # without ids: by position of A
-    found = align_runs(paths, GoldSource(gold=str(bare)))
+    bare = [row | {"text": "a"} for row in texts(*"abca")]  # without ids: by position of A
+    write_jsonl(tmp_path / "gold.jsonl", bare)
+    source = GoldSource(gold=str(tmp_path / "gold.jsonl"))
+    found = align_runs(paths, source)
     assert found.runs[0].predicted == found.runs[1].predicted and found.aligned_by == "position"
+    write_jsonl(tmp_path / "gold.jsonl", [*bare[:3], bare[3] | {"text": "another"}])
+    with pytest.raises(DataError, match=r"a.jsonl:4: its text is 'a', but 'another' in .*:4: "):
+        align_runs(paths, source)
 
 
 def test_the_output_names_alignment_by_position(tmp_path: Path):

@@ -171,6 +171,15 @@ def test_a_context_is_shown_where_it_has_an_answer(tmp_path: Path):
     assert "Kinds of errors" in page.text and "Risk is the share of wrong answers" in page.text
 
 
+def test_votes_and_the_meaning_of_metrics_are_shown(tmp_path: Path):
+    rows = [{"text": f"text {n}", "label": {"a": 3, "b": 1 + n}} for n in range(6)]
+    answers = [{"id": n, "label": "a", "scores": {"a": 0.75, "b": 0.25}} for n in range(6)]
+    data = dict.fromkeys(("train", "test"), rows)
+    page = reported(write_run(tmp_path / "run", "classify", data, answers))
+    assert "votes: a 3, b 6" in page.text
+    assert "correlation of gold and predicted classes" in page.text
+
+
 def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     folder = label_run(tmp_path / "run")
     aligned = align_runs([folder / "predictions.test.jsonl"])

@@ -112,4 +112,10 @@ def choose_costs(
         row = {"split": name, "texts": len(run)}
         row |= {"cost before": before["mean_cost"], "cost": after["mean_cost"]}
         rows.append(row | {"accuracy before": before["accuracy"], "accuracy": after["accuracy"]})
-    return Choice({"costs": costs}, {"splits": rows}, {"": rows})
+    chosen_on, notes = rows[0], list[str]()
+    if chosen_on["cost"] > chosen_on["cost before"]:
+        notes.append(
+            f"the cost on {chosen_on['split']} is higher than before: the probabilities are not "
+            "calibrated: train with --calibrate temperature"
+        )
+    return Choice({"costs": costs}, {"splits": rows}, {"": rows}, notes)
