@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -56,41 +55,36 @@ def casting(model: Any, precision: str, device: torch.device) -> Any:
     return autocast("fp32" if is_half else precision, device)
 
 
-class Place(NamedTuple):
-    """The place of a weight in a tensor that the optimizer updates."""
+class _Updated:
+    """Weights of a module that the optimizer updates as one float32 tensor, ``master``.
 
-    updated: Tensor
-    start: int
-    shape: torch.Size
-
-    def of(self, values: Tensor) -> Tensor:
-        """The part of a tensor of the size of ``updated`` that belongs to the weight."""
-        return values.view(-1)[self.start : self.start + self.shape.numel()].view(self.shape)
-
-
-class _Flat:
-    """Weights end to end: the float32 ones, those that the model reads, and their gradients."""
+    They lie end to end, with those that the model reads and their gradients; without ``dtype``
+    there is one weight, as it is.
+    """
 
     filled = False
     """Whether a weight has a gradient in this step."""
 
     def __init__(
-        self, named: Mapping[str, nn.Parameter], dtype: torch.dtype, *, of_encoder: bool
+        self, named: Mapping[str, nn.Parameter], module: str, dtype: torch.dtype | None = None
     ) -> None:
-        self.of_encoder, self.weights = of_encoder, list(named.values())
-        sizes = [-(-weight.numel() // _ALIGNMENT) * _ALIGNMENT for weight in self.weights]
-        self.master = self.weights[0].detach().new_zeros(sum(sizes))
-        starts = zip(named, accumulate(sizes, initial=0), self.weights, strict=False)
-        self.places = {name: Place(self.master, start, w.shape) for name, start, w in starts}
-        self.masters = self._parts(self.master)
-        torch._foreach_copy_(self.masters, [weight.data for weight in self.weights])
-        self.working, self.gradient = self.master.to(dtype), torch.zeros_like(self.master)
-        self.gradients = self._parts(self.gradient)
-        for weight, values in zip(self.weights, self._parts(self.working), strict=True):
-            weight.data = values
+        self.names, self.weights, self.module = list(named), list(named.values()), module
+        self.master: Tensor = self.weights[0]
+        self.sizes, self.is_flat = [self.master.numel()], dtype is not None
+        if dtype is not None:
+            self.sizes = [-(-w.numel() // _ALIGNMENT) * _ALIGNMENT for w in self.weights]
+            self.master = self.master.detach().new_zeros(sum(self.sizes))
+            self.masters = self.parts(self.master)
+            torch._foreach_copy_(self.masters, [weight.data for weight in self.weights])
+            self.working, self.gradient = self.master.to(dtype), torch.zeros_like(self.master)
+            self.gradients = self.parts(self.gradient)
+            for weight, values in zip(self.weights, self.parts(self.working), strict=True):
+                weight.data = values
 
-    def _parts(self, flat: Tensor) -> list[Tensor]:
-        return [place.of(flat) for place in self.places.values()]
+    def parts(self, values: Tensor) -> list[Tensor]:
+        """The part of each weight in a tensor of the size of ``master``."""
+        pairs = zip(values.view(-1).split(self.sizes), self.weights, strict=True)
+        return [part[: weight.numel()].view(weight.shape) for part, weight in pairs]
 
 
 class MasterWeights:
@@ -109,7 +103,7 @@ class MasterWeights:
     Attributes:
         precision: ``bf16``, ``fp16`` or ``fp32``.
         groups: The groups of the optimizer.
-        places: The place of each trained weight by name.
+        weights: The trained weights by name.
         gradients: The float32 gradients of the weights in flat tensors.
     """
 
@@ -130,36 +124,35 @@ class MasterWeights:
         """
         self.precision, self._whole = precision, whole
         self.groups: list[dict[str, Any]] = []
-        self._updated: dict[Tensor, str] = {}  # with its module; of the encoder it is empty
-        self.places: dict[str, Place] = {}
+        self.weights: dict[str, nn.Parameter] = {}
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self._masters: dict[nn.Parameter, Tensor] = {}
-        self._flats: list[_Flat] = []
+        self._updated: list[_Updated] = []
         encoder = model if isinstance(model, Encoder) else model.encoder
         half = set(half_weights(model)) if precision == "bf16" else set[nn.Parameter]()
         is_recorded = not reason_to_run_plainly(encoder)
         flat_weights = set(_weights_outside(model, nn.RNNBase)) if is_recorded else half
         of_encoder = set(encoder.trained_parameters().values())
         for group in groups:
-            parts: dict[Any, dict[str, nn.Parameter]] = {}
-            updated: dict[Tensor, str] = {}
+            updated = list[_Updated]()
+            together: dict[Any, dict[str, nn.Parameter]] = {}
             for name, weight in zip(group["names"], group["params"], strict=True):
-                part = "" if weight in of_encoder else name.rpartition(".")[0] or name
+                self.weights[name] = weight
+                module = "" if weight in of_encoder else name.rpartition(".")[0] or name
                 if weight in flat_weights:
                     dtype = torch.bfloat16 if weight in half else weight.dtype
-                    parts.setdefault((part, dtype), {})[name] = weight
+                    together.setdefault((module, dtype), {})[name] = weight
                 else:
-                    updated[weight] = part
-                    self.places[name] = Place(weight, 0, weight.shape)
-            for (part, dtype), named in parts.items():
-                flat = _Flat(named, dtype, of_encoder=not part)
-                updated[flat.master] = part
-                self.places |= flat.places
-                self._flats.append(flat)
-                self._masters |= zip(flat.weights, flat.masters, strict=True)
-                self.gradients |= zip(flat.weights, flat.gradients, strict=True)
-            self._updated |= updated
-            self.groups.append({**group, "params": list(updated)})
+                    updated.append(_Updated({name: weight}, module))
+            updated += [
+                _Updated(named, *module_and_type) for module_and_type, named in together.items()
+            ]
+            self._updated += updated
+            self.groups.append({**group, "params": [of.master for of in updated]})
+        self._flats = [of for of in self._updated if of.is_flat]
+        for flat in self._flats:
+            self._masters |= zip(flat.weights, flat.masters, strict=True)
+            self.gradients |= zip(flat.weights, flat.gradients, strict=True)
         for weight in half - self._masters.keys():  # frozen
             self._masters[weight] = weight.data
             weight.data = weight.data.bfloat16()
@@ -184,7 +177,7 @@ class MasterWeights:
 
         At its end those that the step has before are added again, or else they are put back.
         """
-        flats = [flat for flat in self._flats if flat.of_encoder]
+        flats = [flat for flat in self._flats if not flat.module]
         before = [(flat.gradient, flat.gradient.clone()) for flat in flats if flat.filled]
         try:
             yield
@@ -203,17 +196,15 @@ class MasterWeights:
         for flat in self._flats:
             flat.master.grad = flat.gradient if flat.filled else None
         if all_of is not None:
-            for updated, module in self._updated.items():
-                if updated.grad is None and (not module or module.startswith(all_of)):
-                    updated.grad = torch.zeros_like(updated)
-        return [updated.grad for updated in self._updated if updated.grad is not None]
+            for of in self._updated:
+                if of.master.grad is None and (not of.module or of.module.startswith(all_of)):
+                    of.master.grad = torch.zeros_like(of.master)
+        return [of.master.grad for of in self._updated if of.master.grad is not None]
 
     def end_step(self) -> None:
         """Drop the gradients of the step, and write the new weights to the model."""
-        for updated in self._updated:
-            updated.grad = None
-        for flat in self._flats:
-            flat.filled = False
+        for of in self._updated:
+            of.master.grad, of.filled = None, False
         self._write_working()
 
     def _write_working(self) -> None:
@@ -248,28 +239,28 @@ class MasterWeights:
 
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
         """The state of an optimizer for each weight by name, such as AdamW's moments."""
-        return {
-            name: {
-                moment: place.of(values) if values.ndim else values.clone()
-                for moment, values in optimizer.state[place.updated].items()
-            }
-            for name, place in self.places.items()
-            if place.updated in optimizer.state
-        }
+        moments: dict[str, dict[str, Tensor]] = {}
+        for of in self._updated:
+            for moment, values in optimizer.state.get(of.master, {}).items():
+                parts = of.parts(values) if values.ndim else [values] * len(of.names)
+                for name, part in zip(of.names, parts, strict=True):
+                    moments.setdefault(name, {})[moment] = part
+        return moments
 
     def load_moments(
         self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """Restore the result of ``moments``."""
-        for name, values in moments.items():
-            place = self.places[name]
-            state = optimizer.state[place.updated]
-            for moment, value in values.items():
-                if value.ndim:
-                    values_of_all = state.setdefault(moment, torch.zeros_like(place.updated))
-                    place.of(values_of_all).copy_(value)
-                else:
-                    state[moment] = value.to(place.updated.device)
+        for of in self._updated:
+            saved = {name: moments[name] for name in of.names if name in moments}
+            for moment, values in next(iter(saved.values()), {}).items():
+                state = values.to(of.master.device)
+                if values.ndim:
+                    state = torch.zeros_like(of.master)
+                    for name, part in zip(of.names, of.parts(state), strict=True):
+                        if name in saved:
+                            part.copy_(saved[name][moment])
+                optimizer.state[of.master][moment] = state
 
 
 def _weights_outside(model: nn.Module, modules: Any) -> dict[nn.Parameter, None]:

@@ -80,7 +80,7 @@ def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) 
     for key, value in load_file(str(folder / OPTIMIZER)).items():
         name, _, moment = key.rpartition(".")
         moments.setdefault(name, {})[moment] = value
-    shapes = {name: place.shape for name, place in masters.places.items()}
+    shapes = {name: weight.shape for name, weight in masters.weights.items()}
     if any(shapes.get(name) != values["exp_avg"].shape for name, values in moments.items()):
         raise UserError(
             f"{folder.parent}: its weights have other names or shapes, as an earlier version, or "

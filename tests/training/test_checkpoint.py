@@ -56,8 +56,8 @@ def test_damaged_files_are_found(tmp_path: Path) -> None:
 def test_moments_of_other_weights_are_refused(name: str, tmp_path: Path) -> None:
     moments = {name: {"exp_avg": torch.randn(3, 2), "step": torch.tensor(1.0)}}
     save_moments(tmp_path, moments)
-    place = SimpleNamespace(shape=torch.Size([2, 2]))
-    masters: Any = SimpleNamespace(places={"weight": place})
+    weight = SimpleNamespace(shape=torch.Size([2, 2]))
+    masters: Any = SimpleNamespace(weights={"weight": weight})
     with pytest.raises(UserError, match="other names or shapes"):
         load_checkpoint(tmp_path, masters, None)  # type: ignore[arg-type]
 
