@@ -144,10 +144,13 @@ def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
     require_common_scores(folder)
     run = RunFolder.open_all(folder)
     if not run.metrics:
-        raise UserError(
-            f"{folder}: no scores in seeds.json, folds.json or metrics.json: give the folder of a "
-            "finished run, or train it again if the file is damaged."
+        problem = (
+            "no scores in seeds.json, folds.json or metrics.json: give the folder of a finished "
+            "run, or train it again if the file is damaged."
         )
+        if run.is_finished:
+            problem = f"no split was scored: finetune score {folder} --data FILE scores a file."
+        raise UserError(f"{folder}: {problem}")
     if run.seeds:
         return summary_table(run.metrics)
     scores = [[split, *row] for split, rows in run.metrics.items() for row in rows.items()]

@@ -280,7 +280,7 @@ def _files_of(path: Path, split: str) -> list[Path]:
         return files  # seed-2 before seed-10
     files = [*path.glob(_PREDICTIONS.format("*")), *path.glob("*/" + _PREDICTIONS.format("*"))]
     split, *more = sorted({file.name.split(".")[1] for file in files}) or [""]
-    hint = f": write --split {split}" if split else ""
+    hint = f": write --split {split}" if split else ": name a file of predictions, or another run"
     hint += f" (or {abbreviated(more)})" if more else ""
     raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
 

@@ -162,9 +162,10 @@ def load_runs(folder: Path, split: str | None) -> ModelRuns:
         except UserError as error:
             warnings.append(str(error))
         settings = [(name, value) for run in runs for name, value in run.config.items()]
-        of_folds = {"fingerprint", "training_fingerprint"} if "folds" in seeds else set[str]()
+        draws = "folds" in seeds or runs[0].config.get("per_class")  # each run has its own data
+        of_data = {"fingerprint", "training_fingerprint"} if draws else set[str]()
         differing = {name for name, value in settings if value != runs[0].config.get(name)}
-        if names := sorted(filter(affects_results, differing - _MAY_DIFFER - of_folds)):
+        if names := sorted(filter(affects_results, differing - _MAY_DIFFER - of_data)):
             warnings.append(f"the runs differ in more than their seed: {', '.join(names)}")
         if len(paths) > MOST_SEEDS:
             warnings.append(f"only the first {MOST_SEEDS} of {len(paths)} runs are read")
@@ -270,7 +271,8 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
 def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analysis | None:
     names = run.splits
     if not names:
-        warnings.append("no predictions: the run has not reached its first evaluation")
+        reason = "no split was scored" if run.is_finished else "there was no evaluation yet"
+        warnings.append(f"no predictions: {reason}")
         return None
     if wanted is not None and wanted not in names:
         warnings.append(f"no predictions of the split {wanted!r} (there are {', '.join(names)})")

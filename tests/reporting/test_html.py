@@ -260,6 +260,10 @@ def test_an_unfinished_seed_does_not_count(tmp_path: Path):
     assert "Mean of 2 seeds" in page.text and "of test)" in page.text
     assert "the score covers 2 of 3 runs" in page.text
     assert "differ in more" not in page.text
+    for path in folder.glob("seed-*/config.json"):  # each seed draws texts of its own
+        drawn = {"per_class": 4, "training_fingerprint": path.parent.name}
+        path.write_text(json.dumps(json.loads(path.read_text()) | drawn))
+    assert "differ in more" not in reported(folder).text
     path = folder / "seed-3" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lr": 1.0}))
     assert "the runs differ in more than their seed: lr" in reported(folder).text
@@ -353,7 +357,16 @@ def test_missing_files_are_reported(tmp_path: Path):
     assert "no gold in it" in page.text
     (folder / "predictions.test.jsonl").unlink()
     page = reported(folder)
-    assert "has not reached its first evaluation" in page.text and "No score" in page.text
+    assert "there was no evaluation yet" in page.text and "No score" in page.text
+
+
+def test_a_finished_run_that_scored_nothing(tmp_path: Path):
+    folder = tmp_path / "run"
+    only_train = fx.data("sentiment") / "train.jsonl"
+    fx.train("classify", folder, data=only_train, validation="none").ok()
+    assert "no predictions: no split was scored" in reported(folder).text
+    run("score", folder).refused(f"no split was scored: finetune score {folder} --data FILE")
+    run("report", folder, "--format", "json").refused("name a file of predictions")
 
 
 def test_validation_is_analyzed_if_test_has_no_gold(tmp_path: Path):
