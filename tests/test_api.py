@@ -107,6 +107,8 @@ def test_columns_are_predicted(model: str, tmp_path: Path) -> None:
     expected = run.predictor.predict(texts)
     assert run.predictor.predict(pandas.Series(texts, index=[7, 8, 9])) == expected
     assert run.predictor.predict(numpy.array(texts)) == expected
+    missing = pandas.Series(["a bright room", None, "dull"])
+    assert run.predictor.predict(missing) == expected
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,8 @@ def _tags(row: Row, column: str, num_words: int, names: Sequence[str] | None) ->
             elif isinstance(tag, int) and names is not None and not 0 <= tag < len(names):
                 classes = f"the {len(names)} classes of the data set ({abbreviated(names)})"
                 problem = f"tag {tag} in {column!r} is outside {classes}"
+            elif tag == -100:
+                problem = f"tag -100 in {column!r} marks subwords: give words with their tags"
     if problem:
         raise DataError(f"{row.where}: {problem}.")
     return tuple(names[tag] if names and isinstance(tag, int) else str(tag) for tag in value)

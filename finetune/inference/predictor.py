@@ -202,7 +202,10 @@ class Predictor:
             raise UserError(
                 f"columns={columns!r:.60} apply to rows, such as a data frame: leave it out."
             )
-        return list(self._examples(inputs))
+        values: Any = inputs
+        if is_from("pandas", "Series", values):
+            values = values.fillna("")  # missing texts are blank, as in a data frame
+        return list(self._examples(values))
 
     def stream(
         self,

@@ -459,6 +459,7 @@ def spanned(text, /, **span):
         ({"tokens": "a b", "tags": []}, "a.jsonl:1: column 'tokens' must be a list of words"),
         ({"tokens": [None], "tags": ["O"]}, "None in 'tokens' is not a word"),
         ({"tokens": ["a"], "tags": [""]}, "'' in 'tags' is not a tag"),
+        ({"tokens": ["a"], "tags": [-100]}, "tag -100 in 'tags' marks subwords: give words"),
         ({"tokens": ["a"], "tags": None}, "words but no tags"),
         ({"foo": 1}, "known to hold words or a text; columns found: foo"),
         ({"tokens": ["a"]}, "known to hold tags or spans; columns found: tokens. Name it: --colum"),
