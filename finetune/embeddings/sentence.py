@@ -161,7 +161,7 @@ class SentenceTask(Task):
         return {
             "labels": labels,
             "pooling": objective.pooling or chosen,
-            "normalize": config.normalize or normalize,
+            "normalize": config.normalize or (normalize and objective.keeps_normalization),
             "measure": "number" if isinstance(gold, float) else measure,
             "pairs": None,
         }

@@ -61,8 +61,8 @@ class FewShotTask(TextClassificationTask):
         }
         if folder is not None:
             return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)
-        pooling, normalize = starting_pooling(config)
-        settings |= {"pooling": pooling, "normalize": normalize}
+        # the regression fits vectors of their own length better than those of length 1
+        settings |= {"pooling": starting_pooling(config)[0], "normalize": False}
         return SentenceEncoder.from_pretrained(**settings, **starting_model(self))
 
     def sequences_of_epoch(

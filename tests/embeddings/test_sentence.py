@@ -378,6 +378,8 @@ def test_a_run_starts_from_another_with_its_pooling(
 ) -> None:
     named, _ = loaded(workdir, "cosine", "numbers.jsonl", model=str(trained["cls"]))
     assert (named.state.pooling, named.state.normalize) == ("cls", True)
+    labeled, _ = loaded(workdir, "softmax", "nli.jsonl", model=str(trained["cls"]))
+    assert (labeled.state.pooling, labeled.state.normalize) == ("cls", False)
     start = {"model": None, "init_from": str(trained["cls"])}
     task, _ = loaded(workdir, "cosine", "numbers.jsonl", **start)
     assert (task.state.pooling, task.state.normalize) == ("cls", True)

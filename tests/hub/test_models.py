@@ -47,9 +47,9 @@ def test_the_pooling_of_a_sentence_encoder_is_kept(fresh_repository: Path) -> No
     assert starting_pooling(config) == (None, False)
     (fresh_repository / "1_Pooling").mkdir()
     (fresh_repository / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
-    (fresh_repository / "modules.json").write_text("[]")
+    (fresh_repository / "modules.json").write_text('[{"type": "models.Normalize"}]')
     forget_repositories()
-    assert starting_pooling(config) == ("cls", False)
+    assert starting_pooling(config) == ("cls", True)
 
 
 def test_revisions(hub: Hub, fresh_repository: Path) -> None:

@@ -18,6 +18,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.data.splitting import per_class
 from finetune.inference.embed import Embedder
 from finetune.inference.predictor import Predictor
+from finetune.models.heads.sentence_encoder import SentenceEncoder
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.few_shot import cosine_loss
 from finetune.training.trainer import fit
@@ -30,6 +31,15 @@ from tests.small_data import read_jsonl
 def config_of(task: str = "classify", **changes: Any) -> TrainConfig:
     given = {"few_shot": True, "validation": "none", "batch_size": None, "steps": None}
     return fx.config(task, **{**given, "max_length": None, **changes})
+
+
+def test_vectors_keep_their_length(tmp_path: Path):
+    SentenceEncoder.from_pretrained(
+        str(fx.checkpoint()), pooling="cls", normalize=True
+    ).save_pretrained(tmp_path)
+    fx.tokenizer("bert").save_pretrained(tmp_path)
+    model = load_task(config_of(model=str(tmp_path)), "classify")[0].model()
+    assert (model.pooling, model.normalize) == ("cls", False)
 
 
 def test_a_run_learns_and_predicts(tmp_path: Path):

@@ -244,7 +244,5 @@ def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
 
 
 def starting_pooling(config: TrainConfig) -> tuple[Pooling | None, bool]:
-    """The pooling that the starting model names, or None, and whether a folder normalizes."""
-    name = str(config.init_from or config.model)
-    pooling, normalize = saved_settings(local_model(name, weights=False))
-    return pooling, normalize and Path(name).exists()
+    """The pooling that the starting model names, or None, and whether it normalizes."""
+    return saved_settings(local_model(str(config.init_from or config.model), weights=False))
