@@ -6,7 +6,7 @@ None of these libraries is imported here: a data frame exists only if its librar
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.data.dataset import DataError
@@ -59,7 +59,7 @@ def input_table(data: Any) -> Table | None:
 
 
 def require_inputs(inputs: Any, function: str) -> None:
-    """Raise DataError for a text, whose items are characters, and for tables, whose are columns."""
+    """Raise DataError for a text, a table or a path, which are no list of inputs."""
     if isinstance(inputs, str):
         raise DataError(f"{function} takes a list of inputs: write {function}([{inputs!r:.40}]).")
     if isinstance(inputs, Mapping) or _is_frame(inputs):
@@ -67,6 +67,8 @@ def require_inputs(inputs: Any, function: str) -> None:
             f"{function} takes a list of inputs, and {type(inputs).__name__} is a table: give one "
             f"of its columns, such as {function}(data['text'])."
         )
+    if not isinstance(inputs, Iterable):
+        raise DataError(f"{function} takes a list of inputs, not {inputs!r:.60}.")
 
 
 def _table(rows: Any, name: str) -> Table:

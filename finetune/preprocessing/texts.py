@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -32,18 +32,19 @@ def as_example(
     where = where or f"input {index}"
     item = item.tolist() if isinstance(item, np.ndarray) else item  # words in a frame of Parquet
     texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
+    rows = " (predict of a predictor reads rows)" if isinstance(item, Mapping) else ""
     check_prepared_characters((item,) if isinstance(item, str) else item if texts else (), where)
     if issubclass(type, TextExample):
         if isinstance(item, str):
             return check_pair(type(index, item, None, where=where), pairs)
         if not texts or len(item) != 2:
-            raise UserError(f"{where}: {item!r:.60} is neither a text nor a pair of texts.")
+            raise UserError(f"{where}: {item!r:.60} is neither a text nor a pair of texts{rows}.")
         return check_pair(type(index, item[0], item[1], where=where), pairs)
     if isinstance(item, str):
         split, offsets = split_words(item)
         return TokenExample(index, tuple(split), text=item, offsets=tuple(offsets), where=where)
     if not texts:
-        raise UserError(f"{where}: {item!r:.60} is neither a text nor a list of words.")
+        raise UserError(f"{where}: {item!r:.60} is neither a text nor a list of words{rows}.")
     return TokenExample(index, tuple(item), where=where)
 
 

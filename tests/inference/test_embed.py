@@ -138,7 +138,8 @@ def test_examples_streams_and_length() -> None:
     np.testing.assert_allclose(np.linalg.norm(first.vectors), 1, atol=1e-6)
     for inputs, message in (
         ("abc", r"write encode\(\['abc'\]\)"),
-        ([{"text": "a"}], "input 0: .* is neither a text nor a list of words"),
+        ([{"text": "a"}], "input 0: .* is neither a text nor a list of words .predict of"),
+        (Path("a.txt"), r"encode takes a list of inputs, not PosixPath\('a.txt'\)"),
         ([1], "input 0: 1 is neither a text nor a list of words"),
         ({"text": ["a"]}, "dict is a table: give one of its columns, such as encode"),
         (pandas.DataFrame({"text": ["a"]}), "DataFrame is a table: give one of its columns"),
