@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from finetune.cli.help import Option, first_sentence, options_of, type_hints, values_of
@@ -55,6 +57,10 @@ def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any
         elif is_option(first):
             bare = [option.lstrip("-") for option in names]  # the dashes are no likeness
             end += did_you_mean(option.lstrip("-"), bare).replace("'", "'--", 1)
+        else:
+            inputs = ("--data", "--file") if Path(first).exists() else ("--text",)
+            if named := [option.name for option in options if option.name in inputs]:
+                end = f": write {named[0]} {shlex.quote(first):.60}."
         raise UserError(f"finetune {name}: {what} {first!r:.60}{end} See finetune {name} --help.")
     missing = [option for option in options if option.required and option.field not in values]
     if missing:

@@ -78,6 +78,9 @@ classify --bacth-size 3 | unknown option '--bacth-size' | '--batch-size'
 tag --crf=yes | --crf
 classify --model bert --data sentiment --tuning lora --lora 1000000 | 32 or less
 classify stray | unexpected argument 'stray'. See
+classify sentiment | unexpected argument 'sentiment': write --data sentiment. See
+predict x sentiment | unexpected argument 'sentiment': write --file sentiment. See
+predict x film | unexpected argument 'film': write --text film. See
 classify --lr | finetune classify: --lr: expected one argument: see finetune classify --help
 classify --lr -1 | --lr must be above 0, not -1.0
 classify --freeze some | --freeze must be none, embeddings, or a number of layers

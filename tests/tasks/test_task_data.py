@@ -102,6 +102,11 @@ def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path)
     assert list(task.state.labels) == ["hope", "joy", "joy,hope"]
     assert sum("write several as a list in JSON Lines" in note for note in dataset.notes) == 1
     assert not any("write several as a list" in note for note in runs.task("multi")[1].notes)
+    lists = str(runs.workdir / "lists")
+    for split in ("train", "validation"):
+        write_jsonl(Path(lists) / f"{split}.jsonl", texts([[label] for label in "abababab"]))
+    _, dataset = runs.task("multi", data=lists, problem="multi")
+    assert dataset.notes[0] == "each label is a list of one" and len(dataset.notes) == 2
 
 
 @pytest.mark.parametrize(
