@@ -42,6 +42,11 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
             return self._score_model(self.data)
         if self.gold is None and Path(self.predictions).is_dir():
             return print_tables(self.format, ("", *score_table(Path(self.predictions))))
+        if Path(self.predictions).is_dir():
+            raise UserError(
+                f"{self.predictions} is a folder, not a file of predictions: to predict "
+                f"{self.gold} with its model, write --data {self.gold}."
+            )
         self._score(Path(self.predictions), self.gold, None)
 
     def _score_model(self, data: str) -> None:

@@ -108,6 +108,15 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
             metric = type.default  # a custom metric selected the model
             counts = count_metric(metric, aligned.runs)
         lower = properties_of(metric).lower_is_better
+    for name, option, value in (
+        ("f1", "--positive", options.source.positive),
+        ("mean_cost", "--costs", options.source.costs),
+    ):
+        if value and metric != name:
+            raise UserError(
+                f"{option}: it is for --metric {name}, and the metric is {metric}: name the metric "
+                f"{name}, or leave {option} out."
+            )
     units = type.wording.unit
     if options.unit == "document":
         first, units = aligned.runs[0], "document"

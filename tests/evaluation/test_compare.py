@@ -182,6 +182,9 @@ def test_labels_and_numbers(workdir: Path):
     names = labelled(workdir, ["x", "y"] * 20, ["x", "y"] * 20, ["x"] * 40)
     assert compared(*names)["b"]["value"] == 0.5
     assert compared(*names, "--metric", "matthews")["difference"]["value"] == pytest.approx(1.0)
+    assert compared(*names, "--metric", "f1", "--positive", "x")["metric"] == "f1"
+    ignored = run("compare", *names, "--positive", "x")
+    ignored.refused("--positive: it is for --metric f1, and the metric is accuracy")
     numbers = labelled(workdir, [1.5, 2, 3.5, 5] * 9, [1, 2, 3, 4] * 9, [4, 1, 3, 2] * 9)
     assert compared(*numbers)["metric"] == "pearson"
     assert compared(*numbers, "--metric", "spearman")["a"]["value"] == pytest.approx(1.0)
@@ -392,6 +395,8 @@ def test_refused(workdir: Path):
 def test_errors_of_runs(runs: Path):
     wrong = run("compare", "runs/good", "runs/bad", "--split", "dev")
     wrong.refused("no predictions.dev.jsonl", "write --split test")
+    wrong = run("score", "runs/good/seed-1", "gold.jsonl")
+    wrong.refused("is a folder, not a file of predictions", "write --data gold.jsonl")
     write_jsonl(runs / "runs" / "bad" / "seed-1" / "predictions.test.jsonl", [{"label": "x"}] * 9)
     message = "runs/bad/seed-1/predictions.test.jsonl predicts a label, but"
     run("compare", "runs/good", "runs/bad").refused(message)

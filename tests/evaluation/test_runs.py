@@ -313,6 +313,7 @@ REFUSED: list[tuple[list[dict], list[dict], str]] = [
     (labels("a"), texts("a", "b", None), "3 examples, but 1 prediction"),
     (labels("a"), [{"text": "a", "label": None}], "no row has a label"),
     (labels("a", "b"), texts(4.5, 1.0), "labels are numbers, but the predictions are names"),
+    (labels("1.5", "2.5"), texts(1.5, 1.0), "names such as '2.5': .* numbers without quotes"),
     (labels(1.0), texts("a"), "labels are not numbers"),
     (labels(0, 1), texts("a", "b"), "labels are not numbers"),
     (labels(0.5, 1), texts("1", "b"), "labels are not numbers"),
