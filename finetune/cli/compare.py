@@ -243,9 +243,9 @@ def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> No
 
 
 def _notes(comparison: SystemComparison, names: Sequence[str]) -> list[str]:
-    pairs = zip(names, comparison.abstained, strict=True)
-    abstained = [f"{name}: {note}" for name, note in pairs if note]
-    return [*filter(None, [comparison.positive_note]), *abstained]
+    pairs = zip(names, comparison.notes, strict=True)
+    of_systems = [f"{name}: {note}" for name, note in pairs if note]
+    return [*filter(None, [comparison.positive_note]), *of_systems]
 
 
 def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: int) -> str:

@@ -13,7 +13,7 @@ from finetune.cli.output import print_tables, show
 from finetune.cli.predict import predicted
 from finetune.config.options import DATA, argument
 from finetune.config.tasks import column_map
-from finetune.types import UserError, abbreviated
+from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
     def _score(self, predictions: Path, gold: str | None, usual: Mapping[str, str] | None) -> None:
         from finetune.evaluation.decisions.abstaining import abstained_note
         from finetune.evaluation.metrics import score
-        from finetune.evaluation.prediction_types.labels import NO_LABEL
+        from finetune.evaluation.prediction_types.labels import unpredicted_note
         from finetune.evaluation.predictions import align_runs
 
         aligned = align_runs([predictions], self.gold_source(gold, usual_columns=usual))
@@ -77,10 +77,5 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
         by_position = "Aligned by position: one of the files has no ids."
         unsure = aligned.aligned_by == "position" and usual is None  # not predicted from gold
         notes = [by_position if unsure else "", aligned.positive_note]
-        if tables.type.one_class and tables.type.classes:
-            gold_names, names = sorted({*tables.gold}), sorted({*tables.predicted} - {NO_LABEL})
-            if names and {*names}.isdisjoint(gold_names):
-                listed = f"{abbreviated(gold_names, 5)}; predicted are {abbreviated(names, 5)}"
-                notes.append(f"No gold label is ever predicted: gold has {listed}.")
-        for note in filter(None, [*notes, abstained_note(tables)]):
+        for note in filter(None, [*notes, unpredicted_note(tables), abstained_note(tables)]):
             show(note, error=True)

@@ -15,6 +15,7 @@ from finetune.data import DataError
 from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.decisions.abstaining import abstained_note
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
+from finetune.evaluation.prediction_types.labels import unpredicted_note
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, find_system, read_summary
@@ -63,8 +64,8 @@ class Counted:
     gold: str
     aligned_by: str
     positive_note: str
-    abstained: Sequence[str]
-    """How often each system abstains; empty for never."""
+    notes: Sequence[str]
+    """That a system predicts no gold label, or how often it abstains; empty for neither."""
     options: ComparisonOptions
 
     @property
@@ -126,7 +127,8 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
                 "# newdoc lines in columns, a column `document` in tables; or leave --unit out."
             )
         counts = [replace(of_run, unit=first.clusters) for of_run in counts]
-    remaining, of_runs = iter(counts), map(abstained_note, aligned.runs)
+    remaining = iter(counts)
+    of_runs = (unpredicted_note(run) or abstained_note(run) for run in aligned.runs)
     notes = [dict.fromkeys(next(of_runs) for _ in system) for system in files]
     return Counted(
         files=files,
@@ -137,7 +139,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         gold=aligned.gold,
         aligned_by=aligned.aligned_by,
         positive_note=aligned.positive_note if metric == "f1" else "",
-        abstained=["; ".join(filter(None, of_system)) for of_system in notes],
+        notes=["; ".join(filter(None, of_system)) for of_system in notes],
         options=options,
     )
 
@@ -195,7 +197,7 @@ def score_systems(
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
         counted = _count([entry.runs for entry in entries if entry.data == data], options)
-        named = zip(names, counted.abstained, strict=True)
+        named = zip(names, counted.notes, strict=True)
         notes += [f"{data}: {counted.positive_note}"] if counted.positive_note else []
         notes += [f"{data}, {name}: {note}" for name, note in named if note]
         means = [float(observed_scores(runs).mean()) for runs in counted.counts]

@@ -183,6 +183,9 @@ def test_labels_and_numbers(workdir: Path):
     assert compared(*names)["b"]["value"] == 0.5
     assert compared(*names, "--metric", "matthews")["difference"]["value"] == pytest.approx(1.0)
     assert compared(*names, "--metric", "f1", "--positive", "x")["metric"] == "f1"
+    write_jsonl(workdir / "upper.jsonl", [{"label": name} for name in "XY" * 20])
+    other = run("compare", names[0], "upper.jsonl", *names[2:], *FEW)
+    assert "upper.jsonl: No gold label is ever predicted: gold has x, y;" in other.err + other.out
     ignored = run("compare", *names, "--positive", "x")
     ignored.refused("--positive: it is for --metric f1, and the metric is accuracy")
     numbers = labelled(workdir, [1.5, 2, 3.5, 5] * 9, [1, 2, 3, 4] * 9, [4, 1, 3, 2] * 9)

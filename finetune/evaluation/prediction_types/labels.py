@@ -356,6 +356,17 @@ LABEL = PredictionType(
 )
 
 
+def unpredicted_note(tables: Tables) -> str:
+    """Say that no gold label is ever predicted, as where labels are spelled in another way."""
+    if tables.type is not LABEL:
+        return ""
+    gold, predicted = sorted({*tables.gold}), sorted({*tables.predicted} - {NO_LABEL})
+    if not predicted or not {*predicted}.isdisjoint(gold):
+        return ""
+    listed = f"{abbreviated(gold, 5)}; predicted are {abbreviated(predicted, 5)}"
+    return f"No gold label is ever predicted: gold has {listed}."
+
+
 # --- Several labels -------------------------------------------------------------------------------
 
 
