@@ -63,7 +63,7 @@ def with_threshold(
         raise UserError(
             f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
         )
-    return task, _probability(threshold, "")
+    return task, _probability(threshold, " for all labels, which have no thresholds of their own")
 
 
 def read_thresholds(
