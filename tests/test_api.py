@@ -46,6 +46,7 @@ def test_a_call_in_memory_equals_the_command(model: str, tmp_path: Path) -> None
     assert isinstance(page, ReportPage) and "&lt;!doctype html" in page._repr_html_()
     readme = (run.folder / "README.md").read_text("utf-8")
     assert "finetune.train('classify', data=…, model=" in readme and "steps=4" in readme
+    assert "classify on data in memory" in (run.folder / "best" / "README.md").read_text("utf-8")
 
 
 def test_a_call_with_a_path_resumes(model: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config.metric_properties import properties_of
-from finetune.config.tasks import CONFIGS, TrainConfig, settings
+from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig, settings
 from finetune.data import hub_dataset
 from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import selection_note
@@ -52,6 +52,7 @@ def card(model: ModelRuns) -> str:
     dataset = hub_dataset(spec) if run.environment.get("data") == "hub" else None
     data = dataset._asdict() if dataset else {}
     data_name = last_part(data.get("id") or config.get("data") or "data")
+    data_name = "data in memory" if config.get("data") == IN_MEMORY else data_name
     data_name = f"{data_name} ({data['config']})" if data.get("config") else data_name
     encoder = last_part(base or config.get("init_from") or config.get("model") or "?")
     encoder = "new-encoder" if config.get("config") else encoder
