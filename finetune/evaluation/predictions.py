@@ -197,7 +197,7 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
     format = "jsonl" if name == "-" else format_of(path)
     no_lines = DataError(
         f"{path}: predictions are read from JSON Lines: write them with `finetune predict --out "
-        "FILE.jsonl`."
+        'FILE.jsonl`, or with pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).'
     )
     if format in ("csv", "xlsx", "parquet"):
         raise no_lines
