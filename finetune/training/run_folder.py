@@ -128,7 +128,7 @@ def require_same_run(
             raise UserError(
                 f"{folder}: was started with {name} = {_shown(before, name)}, now "
                 f"{_shown(now, name)}: continue with the same settings (those in "
-                f"{run.path / 'config.json'}), or use another --out."
+                "its config.json), or use another --out."
             )
     if fingerprint not in (None, saved["fingerprint"]):
         used = f", --data {saved['data_used']}" if saved.get("data_used") else ""
