@@ -91,7 +91,7 @@ class Parts:
         A failure is a row.
         """
         print(f"{time.strftime('%H:%M:%S')} {name}: {' '.join(words)}", flush=True)
-        seconds = min(seconds, self.seconds_left)
+        seconds = max(1.0, min(seconds, self.seconds_left))
         with (self.output / "log.txt").open("a+", encoding="utf-8", errors="replace") as log:
             log.write(f"\n== {name}: {' '.join(words)}\n")
             log.flush()
