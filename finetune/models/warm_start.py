@@ -141,11 +141,9 @@ def _model_source(name: str) -> str:
         return name
     if "model_type" in config_content(Path(source := resolve_model(name))):
         return source
-    runs = sorted(path.parent for path in folder.glob("*/best"))
-    hint = f" It holds several runs: name one, such as {runs[0]}." if runs else ""
     raise UserError(
         f"--init-from {name}: there is no model in it or in its best/: name the folder of a "
-        f"finished run, a saved model or a hub id.{hint}"
+        "finished run, a saved model or a hub id."
     )
 
 

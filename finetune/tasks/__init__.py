@@ -180,12 +180,6 @@ def model_folder(folder: str | Path) -> Path:
     if not Path(name).is_dir() and (is_short_name or ("/" in name and is_hub_id(name))):
         folder = local_model(name)
     folder = Path(folder)
-    if (folder / "predictor.json").is_file():
-        raise UserError(
-            f"{folder}: is a folder of finetune export, whose graph needs no torch: predict with "
-            f"its own package (inside: import predictor; predictor.load('.').predict(texts)) "
-            f"or with finetune serve {folder}, or give the run that was exported."
-        )
     for candidate in (folder, folder / "best"):
         if (candidate / TASK_FILE).is_file():
             return candidate
@@ -203,11 +197,6 @@ def model_folder(folder: str | Path) -> Path:
             f"and fills no masks. Train a head (finetune classify --model {name} --data …), or "
             "give a masked language model, such as roberta-base."
         )
-    if (folder / "senses.json").is_file():
-        raise UserError(f"{folder} is a run of finetune wsd, for finetune predict and score alone.")
-    for run in sorted(folder.glob("*/best/" + TASK_FILE)):
-        inner = run.parent.parent
-        raise UserError(f"{folder} is a folder of runs: give one of them, for instance {inner}.")
     raise UserError(
         f"{folder}: no {TASK_FILE} in it or in {folder / 'best'}, and no config.json of a model "
         "with a trained head: train one, or wait for the first evaluation of its training."

@@ -119,6 +119,8 @@ check classify --label-errors --out linked.jsonl | exists, with other content
 predict empty --text a | no finetune.json
 export of-senses --out x | of-senses is a run of finetune wsd
 predict seeds --text a | is a folder of runs | seed-1
+embed seeds --text a | is a folder of runs | seed-1
+embed of-senses --text a | of-senses is a run of finetune wsd
 predict gone --text a | no such folder
 predict tag --text a --pair b | --pair | tags words
 predict classify --text a --pair b | single texts

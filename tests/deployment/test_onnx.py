@@ -153,7 +153,8 @@ def test_command(tmp_path: Path) -> None:
     assert config["id2label"]["1"] == "B-LOC"
     for name in ("finetune.json", "tokenizer.json"):
         assert (graph / name).read_bytes() == (workdir / "best" / name).read_bytes()
-    one_line(run("predict", graph, "--text", "a"), "is a folder of finetune export", "load(")
+    for command in (("predict", graph, "--text", "a"), ("nli", "--model", graph)):
+        one_line(run(*command), "is a folder of finetune export", "load(")
 
 
 def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_wrong_folders(workdir: Path, tmp_path: Path):
         load_task(replace(base, init_from="runs/none"), "nli")
     with pytest.raises(ValueError, match=r"--init-from .*: there is no model in it or in its best"):
         load_task(replace(base, init_from=str(tmp_path)), "nli")
-    with pytest.raises(ValueError, match=r"holds several runs: name one, such as .*bert-crf"):
+    with pytest.raises(ValueError, match=r"is a folder of runs: give one of them, .*bert-crf"):
         load_task(replace(base, init_from=str(workdir / "runs")), "nli")
 
 
