@@ -254,8 +254,8 @@ def _labels(splits: _Splits, golds: Golds) -> Iterator[Finding]:
         counts, number = golds[split]
         which: Any = (gold is None for gold in rows.golds()) if number else ()
         without = _first_locations(rows, which)
-        if split == "train" and number == len(rows):
-            message = "train: no example has a label (--columns label=NAME?)"
+        if number == len(rows) and not split.startswith("test"):
+            message = f"{split}: no example has a label (--columns label=NAME?)"
             yield from _located("error", "labels", message, *without)
         else:
             level: Level = "info" if split.startswith("test") else "warning"
@@ -396,6 +396,9 @@ def _questions(split: str, rows: Examples) -> Iterator[Finding]:
         level = "error"
         effect = "write each answer as it is in the context, with the number of its first "
         effect += f"character there (`{START_COLUMN}`, from 0)"
+    if split == "train" and not any(rows.column("answers")):
+        message = "train: no question has an answer, so there is nothing to learn"
+        yield Finding("error", "answers", message)
     message = f"{split}: {quantity(len(reasons), 'question')} without an answer in its place: "
     yield from _located(level, "answers", message + effect, reasons)
     firsts: dict[str | int, str] = {}

@@ -56,6 +56,8 @@ def test_missing_labels():
     assert finding.locations == ("train.csv:2",)
     none = texts(train=[text(0, "x", None)])
     assert found(none, "labels", "error")[0].message.startswith("train: no example has a label")
+    unscored = texts(train=clean().splits["train"], validation=[text(0, "x", None)])
+    assert "validation: no example has" in found(unscored, "labels", "error")[0].message
     test = texts(train=clean().splits["train"], test=[text(0, "x", None)])
     assert [f.level for f in found(test, "labels") if "test: 1" in f.message] == ["info"]
 

@@ -343,7 +343,10 @@ GOOD = [
     [
         ([{**ROW, "answers": "Rome"}], "f.jsonl:1: the answer 'Rome' is not in the context:"),
         ([{**ROW, "answer_start": 4}] * 2, "is several times in the context, and not at its"),
-        ([{**ROW, "answers": {"text": []}}], "no question of train has an answer"),
+        (
+            [{**ROW, "answers": {"text": []}}],
+            "train: no question has an answer, so there is nothing",
+        ),
         ([{**ROW, "answers": None}], "no question of train has gold answers: name their column"),
         ([{"question": "x"}], "no column is known to hold the context of a question"),
     ],
