@@ -208,7 +208,7 @@ def find_saved_model(name: str, revision: str | None = None) -> Path | None:
 
     ``name`` is a run folder, a model folder, a hub id or a short name.
     """
-    if is_hub_id(resolve_model(name)):
+    if not Path(name).is_dir() and is_hub_id(resolve_model(name)):
         if not (local_model(name, revision, weights=False) / TASK_FILE).is_file():
             return None
         return local_model(name, revision)
