@@ -172,7 +172,10 @@ def test_sets_distances_and_costs_are_saved_together(workdir: Path, tmp_path: Pa
     for goal in (["--sets", "0.6"], ["--ood", "0.2"], ["--costs", str(costs)]):
         main(["thresholds", str(run), *goal])
     assert decisions(run).keys() == {"sets", "distance", "costs"}
-    assert "sets on validation" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "sets on validation" in said and "error rate" not in said
+    main(["thresholds", str(run), "--sets", "0.1", "--dry-run"])
+    assert "for an error rate of 0.1 write --sets 0.9" in capsys.readouterr().out
     texts = [row["text"] for row in rows_of(run, "test")]
     for found in (finetune.load(run).predict(texts), list(finetune.load(run).stream(texts))):
         for each in found:

@@ -84,4 +84,10 @@ def choose_sets(runs: Mapping[str, Tables], split: str, level: float) -> Choice:
     """Fit a rule on a split, and tabulate its sets on each split."""
     rule = fit_sets(runs[split], level)
     tables = {f"sets on {name}": table_of_sets(run, rule) for name, run in runs.items()}
-    return Choice({"sets": vars(rule)}, {"sets": vars(rule), **tables}, tables)
+    notes = list[str]()
+    if level < 0.5:
+        notes.append(
+            f"--sets {level:g}: a set has the right label with probability {level:g}; for an error "
+            f"rate of {level:g} write --sets {1 - level:g}"
+        )
+    return Choice({"sets": vars(rule)}, {"sets": vars(rule), **tables}, tables, notes)
