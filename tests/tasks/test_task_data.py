@@ -106,7 +106,7 @@ def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path)
     for split in ("train", "validation"):
         write_jsonl(Path(lists) / f"{split}.jsonl", texts([[label] for label in "abababab"]))
     _, dataset = runs.task("multi", data=lists, problem="multi")
-    assert dataset.notes[0] == "each label is a list of one" and len(dataset.notes) == 2
+    assert dataset.notes[0].startswith("each label is a list of one:") and len(dataset.notes) == 2
 
 
 @pytest.mark.parametrize(
