@@ -972,6 +972,4 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 def from_settings(config: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
     """Rebuild the configuration from saved ``settings``."""
     typed: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    if unknown := typed.keys() - {field.name for field in dataclasses.fields(config)}:
-        raise UserError(f"the setting {min(unknown)!r} is unknown: use the version that wrote it.")
     return config(**typed)

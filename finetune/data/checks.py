@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import mean
@@ -137,10 +137,14 @@ def check_data(
     """
     splits = dataset.splits
     golds = {split: rows.gold_counts() for split, rows in splits.items()}
+    related = _with_relations(splits)
+    if related:  # between spans that are given
+        for split in splits.keys() - related:
+            golds[split] = Counter(), len(splits[split])
     checks = [
         _overview(dataset),
         _documents(splits),
-        _labels(splits, golds),
+        _labels(splits, golds, related),
         _pairs(splits),
         _label_problems(splits, golds),
         _spans(splits),
@@ -249,13 +253,25 @@ Golds = Mapping[str, tuple[Counter[str], int]]
 """The counts of labels of each split, and its number of examples without gold."""
 
 
-def _labels(splits: _Splits, golds: Golds) -> Iterator[Finding]:
+def _with_relations(splits: _Splits) -> set[str]:
+    words = {split: rows for split, rows in splits.items() if rows.are_words}
+    return {
+        split
+        for split, rows in words.items()
+        if any(value is not None for value in rows.column("relations"))
+    }
+
+
+def _labels(splits: _Splits, golds: Golds, related: Collection[str]) -> Iterator[Finding]:
     for split, rows in splits.items():
         counts, number = golds[split]
-        which: Any = (gold is None for gold in rows.golds()) if number else ()
+        lacks_all = number == len(rows)
+        which: Any = (lacks_all or gold is None for gold in rows.golds()) if number else ()
         without = _first_locations(rows, which)
-        if number == len(rows) and not split.startswith("test"):
+        if lacks_all and not split.startswith("test"):
             message = f"{split}: no example has a label (--columns label=NAME?)"
+            if related:
+                message = f"{split}: no sentence has relations (--columns relations=NAME?)"
             yield from _located("error", "labels", message, *without)
         else:
             level: Level = "info" if split.startswith("test") else "warning"

@@ -62,7 +62,8 @@ class EncoderGraphs:
         self.encoder, self.shapes, self.recorder, self.report = encoder, shapes, recorder, report
         self.masters, self.is_trained = masters, bool(encoder.trained_parameters())
         self.read = [*encoder.model.parameters(), *encoder.model.buffers()]
-        self.addresses: list[int] = []
+        self.recorded_for: tuple[list[int], int] = [], 0
+        """The addresses of the weights, and the number of failures, when passes were recorded."""
         self.seen: Counter[PassKey] = Counter()
         self.recordings: dict[PassKey, Recording] = {}
 
@@ -88,8 +89,9 @@ class EncoderGraphs:
                 self.encoder.model.training,
                 (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
             )
-            if (addresses := [tensor.data_ptr() for tensor in self.read]) != self.addresses:
-                self.addresses = addresses  # recordings read the weights at the others
+            now = [tensor.data_ptr() for tensor in self.read], CudaRecorder.num_failures
+            if now != self.recorded_for:  # recordings read other weights, or another generator
+                self.recorded_for = now
                 self.seen.clear()
                 self.recordings.clear()
             waits = recorder.waiting is not None and recorder.waiting() is not None
@@ -121,6 +123,7 @@ class EncoderGraphs:
             self.recordings.clear()
             message = " ".join(str(error).split()) or type(error).__name__
             recorder.failure = f"{message:.200}"
+            CudaRecorder.num_failures += 1
             self.report(f"CUDA graphs are not used: {recorder.failure}")
         finally:
             recorder.random.set_rng_state(random_state)

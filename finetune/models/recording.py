@@ -10,7 +10,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ class CudaRecorder:
     """Why recordings cannot be used; empty if they can."""
     waiting: weakref.ref[Any] | None = None
     """The node of autograd of a replayed pass, which waits for its backward pass."""
+    num_failures: ClassVar[int] = 0
+    """Failures of all recorders: passes recorded before one may draw from a generator of then."""
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()

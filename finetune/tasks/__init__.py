@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import finetune
 from finetune.config.expected_scores import metrics_of
-from finetune.config.tasks import CONFIGS, TextConfig, TrainConfig, from_settings, settings
+from finetune.config.tasks import (
+    CONFIGS,
+    TextConfig,
+    TrainConfig,
+    affects_of,
+    from_settings,
+    settings,
+)
 from finetune.data.json_files import check_types, read_object
 from finetune.models.loading import is_hub_id, local_model, resolve_model
 from finetune.registry import TASKS, imported
@@ -97,16 +104,8 @@ def saved_task(folder: str | Path) -> Task:
         name: value for name, value in extra.items() if name in hints
     }  # others are of old runs
     check_types(path, extra, {name: hints[name] for name in extra})
-    unknown = content["config"].keys() - {field.name for field in dataclasses.fields(CONFIGS[name])}
-    if unknown:
-        _log.warning(
-            "note: %s: this version of finetune has no setting %s, which is ignored for prediction",
-            path,
-            abbreviated(sorted(unknown)),
-        )
-    values = {key: value for key, value in content["config"].items() if key not in unknown}
     try:
-        config = from_settings(CONFIGS[name], values)
+        config = _saved_config(path, CONFIGS[name], content["config"])
         has_metric = (config.metric or "").partition(":")[0] in metrics_of(name)
         metric = config.metric if has_metric or not config.custom_metrics else None
         # no file with code of the training is executed again
@@ -129,6 +128,30 @@ def saved_task(folder: str | Path) -> Task:
         )
     tokenizer = SubwordTokenizer.saved(path.parent, words=config.description.words)
     return task_of(task, state, tokenizer)
+
+
+def _saved_config(path: Path, type: type[TrainConfig], saved: Mapping[str, Any]) -> TrainConfig:
+    marks = affects_of(type)
+    if unknown := saved.keys() - marks.keys():
+        _log.warning(
+            "note: %s: this version of finetune has no setting %s, which is ignored for prediction",
+            path,
+            abbreviated(sorted(unknown)),
+        )
+    values = {name: value for name, value in saved.items() if name in marks}
+    try:
+        return from_settings(type, values)
+    except UserError as error:
+        # predictions depend on no setting that a student would not inherit
+        kept = {name: value for name, value in values.items() if marks[name].inherited}
+        config = from_settings(type, kept)
+        _log.warning(
+            "note: %s: the settings of its training are ignored for prediction, since this version "
+            "of finetune refuses one: %s",
+            path,
+            error,
+        )
+        return config
 
 
 def task_of(

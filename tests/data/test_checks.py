@@ -1,5 +1,7 @@
 """The data checks: each finding, its level, its locations, and how it is rendered."""
 
+from dataclasses import replace
+
 import pytest
 
 from finetune.data import Dataset, check_data, read_tokens, render
@@ -58,6 +60,12 @@ def test_missing_labels():
     assert found(none, "labels", "error")[0].message.startswith("train: no example has a label")
     unscored = texts(train=clean().splits["train"], validation=[text(0, "x", None)])
     assert "validation: no example has" in found(unscored, "labels", "error")[0].message
+    spans = tokens(0, "Ann left", "O O", (Span(0, 1, "PER"),))
+    related = replace(spans, relations=())
+    data = Dataset("d", {"train": [related], "validation": [spans]})
+    message = "validation: no sentence has relations (--columns relations=NAME?)"
+    assert message in [finding.message for finding in found(data, "labels", "error")]
+    assert not found(data, "labels", "warning"), "its spans are given"
     test = texts(train=clean().splits["train"], test=[text(0, "x", None)])
     assert [f.level for f in found(test, "labels") if "test: 1" in f.message] == ["info"]
 

@@ -409,6 +409,17 @@ def test_exchanged_weights_are_recorded_again() -> None:
     assert encoder.graphs is not None and len(encoder.graphs.recordings) == 1  # of the new ones
 
 
+def test_passes_are_recorded_again_after_a_failure_of_another_encoder() -> None:
+    """As of a teacher, or another task: CUDA may leave them a generator that is no longer used."""
+    encoder, said = encoder_of(), list[str]()
+    run = steps(encoder, seeds(1), Pool())[1]
+    before = dict(run.recordings)
+    steps(encoder_of(), seeds(1), Fails(), report=said.append)
+    encoder(seeds(1)[0])
+    assert said and before and before.keys() == run.recordings.keys()
+    assert all(run.recordings[key] is not recording for key, recording in before.items())
+
+
 def test_passes_in_single_precision_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their attention pads all sequences to the longest of the shape."""
 
