@@ -70,8 +70,10 @@ def _annotation(annotation: Any, where: str) -> dict[str, Any]:
     spans = [r for r in regions if "start" in r["value"] and r["value"].get("labels")]
     if chosen or numbers:
         row["label"] = choices if chosen and len(choices) != 1 else (choices or numbers)[0]
-    if spans or not (chosen or numbers):
+    if spans:
         row["spans"] = [region["value"] for region in spans]
+    elif not (chosen or numbers):
+        row["label"] = []
     links = [result for result in results if result.get("type") == "relation"]
     if links:
         row["relations"] = _relations(links, [region.get("id") for region in spans], where)

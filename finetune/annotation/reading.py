@@ -78,7 +78,7 @@ def read_annotations(
             f"{file.name}: it has questions on contexts, and convert takes texts with labels or "
             "spans: name a column of texts with --columns text=NAME."
         )
-    if roles.keys() & {"words", "tags", "spans"} or _hold_words(rows):
+    if roles.keys() & {"words", "tags", "spans"} or ("label" not in roles and _hold_words(rows)):
         return _of_words(table, rows, roles)
     return _of_texts(table, rows, roles)
 
@@ -119,6 +119,8 @@ def _hold_words(rows: Sequence[Row]) -> bool:
             return True
         labels = labels or values.get("label") not in (None, [])
         spans = spans or any(isinstance(values.get(name), list) for name in ("spans", "entities"))
+        is_annotated = doccano.COMMENTS in row.values or label_studio.is_annotation(row.values)
+        spans = spans or (is_annotated and values.get("label") == [])
     return spans and not labels
 
 
@@ -128,14 +130,14 @@ def _of_texts(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Anno
         table.header = [name for name in table.header if name != "score"]
     make = texts.TextReader().choose(table, rows, columns, "read")
     kept, notes = _without_skipped(rows)
-    label = table.read["label"] or "label"
-    several = any(isinstance(row.values.get(label), list) for row in kept)
-    for number, row in enumerate(kept):
-        if label_studio.is_annotation(row.values) and row.values.get(label) is None:
-            values = dict(row.values)
-            if values.get("spans") == []:  # an annotation without a choice
-                del values["spans"]
-            kept[number] = row._replace(values=values | ({label: []} if several else {}))
+    if (label := table.read["label"]) is not None:
+        labels = [row.values.get(label) for row in kept]
+        labels = [value for value in labels if value not in (None, [])]
+        several = not labels or any(isinstance(value, list) for value in labels)
+        for number, row in enumerate(kept):
+            if label_studio.is_annotation(row.values) and row.values.get(label) in (None, []):
+                values = {**row.values, label: [] if several else None}
+                kept[number] = row._replace(values=values)
     examples = [make(index, row) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
     annotated = _rows(converted[""], kept, {*table.read.values()})
@@ -151,7 +153,13 @@ def _without_skipped(rows: list[Row]) -> tuple[list[Row], list[str]]:
 def _of_words(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Annotations:
     columns = {role: name for role, name in columns.items() if role in token_rows.ROLES}
     kept, notes = _without_skipped(rows)
-    chosen = word_columns(table, columns, kept)
+    chosen = dict(word_columns(table, columns, kept))
+    if chosen["spans"] is None and any(row.values.get("label") == [] for row in kept):
+        chosen["spans"] = "label"
+        notes.append(
+            "no row has a label or a span: read as texts without spans; for texts without labels "
+            "write --columns label=label"
+        )
     spans, relations = chosen["spans"], chosen["relations"]
     related = any(row.values.get(relations or "") for row in kept)
     sentences = []

@@ -87,6 +87,23 @@ def test_labels_of_label_studio(tmp_path):
         read(tmp_path, [{"id": 1, "data": {"text": "a"}, "annotations": [3]}])
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"text": TEXT, "label": [], "Comments": []}] * 2,
+        [task(1, ([], 1)), task(2, ([], 1))],
+    ],
+)
+def test_an_export_without_labels_and_spans(tmp_path, rows):
+    """Tools export both in one way: there are no spans, unless labels are named."""
+    found = read(tmp_path, rows)
+    assert spans_of(found) == [(), ()] and "write --columns label=label" in found.notes[0]
+    named = read_annotations(str(tmp_path / "a.json"), columns={"label": "label"})
+    assert labels_of(named) == [(), ()] and named.notes == []
+    unlabeled = read(tmp_path, [{"text": TEXT, "label": []}] * 2)
+    assert labels_of(unlabeled) == [(), ()], "in data of one's own, the column is of labels"
+
+
 @pytest.mark.parametrize("direction", ["right", "left"])
 def test_relations_of_label_studio(tmp_path, direction):
     regions = [
