@@ -68,8 +68,8 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
     If there is no such file, it is started."""
     keep_columns: Annotated[bool, OUTPUT] = False
     """Copy the columns of the input to the output, before the prediction. CSV and other tables
-    always have them. A column that has the name of a field of the prediction becomes input_NAME,
-    and a gold label becomes `gold`."""
+    always have them. A gold label or choice becomes `gold`, and another column that has the name of
+    a field of predictions becomes input_NAME."""
     threshold: str | None = None
     """Probability threshold of answers, instead of the model's: a number, or NAME=P,NAME=P for
     labels of texts and span types. Below it, the model abstains (null), or predicts the other label

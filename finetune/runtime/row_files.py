@@ -20,8 +20,10 @@ from finetune.types import UserError, abbreviated
 JsonRow = Mapping[str, Any]
 Write = Callable[[JsonRow], None]
 
-GOLD = ("label", "choice")
-"""Fields of predictions that are named as columns of gold."""
+ONE_ANSWER = ("label", "choice")
+"""Keys of predictions that are one answer; a column of their gold has either name."""
+ANSWERS = ("relations", "tags", "spans", *ONE_ANSWER, "answer")
+"""Keys of which the first in a row of predictions is its answer."""
 GROUP = 4096
 """Rows of a row group of Parquet files."""
 
@@ -69,16 +71,18 @@ def write_rows(path: str | Path, rows: Iterable[JsonRow]) -> None:
 def with_columns(prediction: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Join the id, the columns of the input, and the prediction into a row.
 
-    A column of the input with the name of a field of the prediction becomes ``input_NAME``, and
-    that of a gold label or choice ``gold``.
+    A gold label or choice becomes ``gold``, and another column of the input with the name of a
+    field of the prediction, or of an answer of any model, ``input_NAME``: no reader takes gold tags
+    for predicted ones.
     """
     result = {"id": prediction["id"]}
+    has_one_answer = not prediction.keys().isdisjoint(ONE_ANSWER)
     for name, value in values.items():
         if name in ("id", "words") and value in (prediction.get(name), None, ""):
             continue
-        if name in GOLD and name in prediction and "gold" not in values:
+        if has_one_answer and name in ONE_ANSWER and "gold" not in values:
             name = "gold"
-        while name in prediction or name in result:
+        while name in prediction or name in result or name in ANSWERS:
             name = f"input_{name}"
         result[name] = value
     return result | prediction

@@ -229,6 +229,18 @@ def test_predictions_for_a_spreadsheet(task: str, workdir: Path, tmp_path: Path)
                 assert float(cells[f"score:{name}"]) == score
 
 
+@pytest.mark.parametrize(("task", "column"), [("ner", "input_tags"), ("choice", "gold")])
+def test_gold_that_is_kept_is_no_prediction(task: str, column: str, tmp_path: Path):
+    gold, out = fx.data(task) / "test.jsonl", tmp_path / "out.jsonl"
+    words = ("predict", fx.trained(task), "--file", gold, "--out", out)
+    run(*words).ok()
+    scores = run("score", out, gold).ok().out
+    run(*words, "--keep-columns").ok()
+    assert column in read_jsonl(out)[0] and run("score", out, gold).ok().out == scores
+    if column == "gold":
+        assert run("score", out).ok().out == scores
+
+
 def test_tables_of_runs(workdir: Path):
     folder, metrics = (
         workdir / "classify",
