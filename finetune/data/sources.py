@@ -10,6 +10,7 @@ import glob
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -179,14 +180,26 @@ def input_files(source: str | Path) -> list[Path]:
     """
     path = local_path(source)
     if path.is_dir():
-        return _of_one_format(
-            data_files(path), f"--file {path}: the folder", f"write --file '{path}/*.jsonl'"
-        )
+        files = data_files(path)
+        is_one_format = len({format_of(file) for file in files}) == 1
+        pattern = None if is_one_format else _pattern_of_files(path)
+        advice = f"write --file {shlex.quote(pattern)}" if pattern else "name a file of data"
+        return _of_one_format(files, f"--file {path}: the folder", advice)
     if not path.exists() and glob.has_magic(str(path)):
         paths = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
         paths = [file for file in paths if file.is_file()]
         return _of_one_format(paths, f"--file {path}: the pattern", "write another one")
     return [path]
+
+
+def _pattern_of_files(folder: Path) -> str | None:
+    # a pattern that names data files of one format in a folder, or else below it
+    suffixes = [f"{suffix}{more}" for suffix in SUFFIXES for more in ("", *COMPRESSIONS)]
+    start = glob.escape(str(folder))
+    for pattern in (f"{start}/{rest}{suffix}" for rest in ("*", "**/*") for suffix in suffixes):
+        if any(Path(name).is_file() for name in glob.iglob(pattern, recursive=True)):
+            return pattern
+    return None
 
 
 def _of_one_format(files: list[Path], what: str, advice: str) -> list[Path]:

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import itertools
+import shlex
 import sys
 import zipfile
 from functools import partial
@@ -384,8 +385,20 @@ def test_streaming_files(tmp_path):
         stream("a.log", "x", format="doc")
     with pytest.raises(DataError, match="does not exist"):
         list(read_text_file(tmp_path / "none.txt"))
-    with pytest.raises(DataError, match="holds files of several formats"):
+
+
+def test_the_pattern_for_a_folder_of_several_formats_or_of_folders_is_one_that_runs(tmp_path):
+    (deep := tmp_path / "a [b]" / "c" / "d").mkdir(parents=True)
+    with pytest.raises(DataError, match="the folder holds no data files: name a file of data"):
         list(read_text_file(tmp_path))
+    (deep / "x.jsonl.gz").write_bytes(gzip.compress(b'{"text": "x"}\n'))
+    for folder in (tmp_path, deep.parent):
+        with pytest.raises(DataError, match=r"folder holds .*: write --file '") as caught:
+            list(read_text_file(folder))
+        (pattern,) = shlex.split(str(caught.value).rpartition("--file ")[2].rstrip("."))
+        assert [example.text for example in read_text_file(pattern)] == ["x"]
+        for name in ("y.csv", "z.txt"):
+            (deep.parent / name).write_text("text\nx\n")
 
 
 @pytest.mark.parametrize(
