@@ -28,8 +28,8 @@ from finetune.types import Example, Prediction, UserError
 _INPUT_KEYS = (("text",), ("text", "text_pair"), ("words",))  # keys of an example that is no row
 
 
-class ExampleBody(BaseModel, extra="forbid"):
-    """An example of a request."""
+class ExampleBody(BaseModel, extra="allow"):
+    """An example of a request; ``ServedModel`` refuses keys that its model does not read."""
 
     id: str | StrictInt | None = None
     text: str | None = None
@@ -131,8 +131,11 @@ class ServedModel:
         is_row = "choices" in reader.input_keys
         legal = tuple(values) in _INPUT_KEYS or is_row
         if not legal or not values.keys() <= {*reader.input_keys}:
-            keys = ", ".join(reader.input_keys)
-            raise UserError(f"{where}: {', '.join(values) or 'nothing'}: this model reads {keys}.")
+            keys = (" or " if "words" in reader.input_keys else ", ").join(reader.input_keys)
+            raise UserError(
+                f"{where}: {', '.join(values) or 'nothing'}: this model reads {keys}, and perhaps "
+                "an id; several examples are a list, examples."
+            )
         fields: list[Any] = list(values.values())
         inputs = values if is_row else fields[0] if len(fields) == 1 else fields
         return cast("Example", reader.example(0, inputs, where))
