@@ -17,9 +17,11 @@ from finetune.cli.train import (
 )
 from finetune.config.options import Help, argument
 from finetune.config.recipes import (
+    MULTITASK,
     RecipeRun,
     find_recipes,
     find_suites,
+    is_multitask,
     listed_recipes,
     load_multitask,
     load_recipe,
@@ -181,6 +183,10 @@ def _row(path: Path) -> list[str]:
     if (key := listed_recipes(path)) is not None:
         title, *_ = imported(LISTS[key].lines)(path)
         return [path.stem, "", "", "", title]
+    if is_multitask(path):
+        configs = [config for _, config in load_multitask(path).tasks.values()]
+        data = ", ".join(config.data for config in configs)
+        return [path.stem, MULTITASK, configs[0].model or "", data, ""]
     recipe = load_recipe(path)
     config = recipe.config()
     model = config.model or config.init_from or config.new_encoder or ""

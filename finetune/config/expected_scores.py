@@ -24,6 +24,8 @@ SCORED_SPLITS = tuple(
 """The usual names of scored splits; ``is_split`` knows all."""
 EXPECTED_STATISTICS = ("mean", "median")
 """The statistics over seeds that an expected score can be."""
+EXAMPLE = "`- {split: test, metric: accuracy, value: 0.9, tolerance: 0.01, source: a paper}`"
+"""An entry under ``expected`` of a recipe, for messages."""
 
 
 def is_split(name: str) -> bool:
@@ -93,8 +95,8 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     names = {field.name for field in fields}
     if not isinstance(entry, dict) or not {*needed} <= {*entry} <= names:
         raise UserError(
-            f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
-            f"(and optionally source_checked: false; statistic: median), not {entry!r}."
+            f"{where}: each entry under `expected` has the keys {', '.join(needed)} (and perhaps "
+            f"source_checked: false, statistic: median), such as {EXAMPLE}, not {entry!r:.60}."
         )
     values = typed_values(where, "key {!r}", get_type_hints(Expected), entry)
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from finetune.config.expected_scores import Expected, read_expected
+from finetune.config.expected_scores import EXAMPLE, Expected, read_expected
 from finetune.config.tasks import (
     CONFIGS,
     IN_MEMORY,
@@ -203,7 +203,10 @@ def load_recipe(path: str | Path) -> Recipe:
     if path.name == RUN_SETTINGS:
         return _recipe_of_run(path, content, where)
     if task == MULTITASK:
-        raise UserError(f"{path} is a recipe for several tasks: finetune run {path}")
+        raise UserError(
+            f"{path} trains several tasks on one encoder, and a recipe of one task is needed here: "
+            f"write one for each of its tasks, or train them together: finetune run {path}"
+        )
     if task is None and LISTS.keys() & content.keys():
         raise UserError(f"{path} lists recipes, and is none: finetune run {path}")
     if task is None:
@@ -223,8 +226,8 @@ def load_recipe(path: str | Path) -> Recipe:
         expected = []
     if not isinstance(expected, list):
         raise UserError(
-            f"{where('expected')}: `expected` must be a list of scores or the words "
-            f"{NONE_PUBLISHED!r}, not {expected!r}."
+            f"{where('expected')}: `expected` must be a list of scores, such as {EXAMPLE}, or the "
+            f"words {NONE_PUBLISHED!r}, not {expected!r:.60}."
         )
     scores = tuple(
         read_expected(where("expected", n), task, values.get("problem"), entry)

@@ -89,7 +89,7 @@ def test_a_good_entry():
         ({"source": " "}, "source must be text"),
         ({"source_checked": "no"}, "source_checked must be true or false, not 'no'"),
         ({"statistic": "best"}, "unknown statistic 'best'.*Legal are mean, median"),
-        ({"tolerence": 1}, "each entry under `expected` has the keys"),
+        ({"tolerence": 1}, "each entry .* has the keys split, .* such as `- {split: test, metric"),
     ],
 )
 def test_wrong_entries(changes: dict[str, Any], message: str):

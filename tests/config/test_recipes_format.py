@@ -110,7 +110,7 @@ def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
         ("task: nli\nresume: maybe\n", "r.yaml:2: resume must be true, false or auto, not 'maybe'"),
         (
             "task: nli\nexpected: 0.9\n",
-            "r.yaml:2: `expected` must be a list of scores or the words .none published",
+            "r.yaml:2: `expected` must be a list of scores, such as `- {split: test, .*}`, or",
         ),
         ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
         (
@@ -195,7 +195,9 @@ def test_a_wrong_recipe_hides_no_other(tmp_path: Path, monkeypatch: pytest.Monke
         ["c", "tag"],
     ]
     assert "recipes/b.yaml:2: unknown setting 'modle'" in outcome.err
-    (folder / "b.yaml").unlink()
+    tasks = "tasks:\n  x: {task: tag, data: a}\n  y: {task: nli, data: b}\n"
+    (folder / "b.yaml").write_text(f"task: multitask\nmodel: m\n{tasks}")
+    assert run("run").ok().out.splitlines()[2].split() == ["b", "multitask", "m", "a,", "b"]
     listed = run("run", "--only", "CONLL").ok().out
     assert [line.split()[0] for line in listed.splitlines()[1:]] == ["c"]
 

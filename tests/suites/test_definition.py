@@ -55,6 +55,11 @@ def test_tasks_follow_those_that_they_start_from(suite: Path):
         ("  mood:", "  ../mood:", r"tiny\.yaml:9: '\.\./mood' is no plain name"),
         ("  mood:", "  suite.json:", r"tiny\.yaml:9: 'suite.json' is no plain name"),
         ("recipe: pairs.yaml", "recipe: tiny.yaml", r"tiny\.yaml:12: .* lists recipes, and is no"),
+        (
+            "recipe: pairs.yaml",
+            "recipe: joint.yaml",
+            r"tiny\.yaml:12: .* write one for each of its",
+        ),
         ("test span_f1_conll]", "]", r"tiny\.yaml:14: names has no scores"),
     ],
 )
@@ -64,6 +69,7 @@ def test_wrong_suites(old: str, new: str, message: str, suite: Path):
     (wrong := suite.parent / "wrong" / "tiny.yaml").parent.mkdir(exist_ok=True)
     for recipe in suite.parent.glob("*.yaml"):
         (wrong.parent / recipe.name).write_text(recipe.read_text("utf-8"), "utf-8")
+    (wrong.parent / "joint.yaml").write_text("task: multitask\n", "utf-8")
     wrong.write_text(text.replace(old, new), "utf-8")
     with pytest.raises(UserError, match=message):
         load_suite(wrong)
