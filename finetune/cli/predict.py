@@ -278,14 +278,21 @@ class _PredictForOthers(Predict):
 
 @contextlib.contextmanager
 def predicted(model: str, file: str, options: DataOptions) -> Iterator[Path]:
-    """Context with the predictions of a model for a file, read with the options, as a file."""
+    """Context with the predictions of a model for a file, read with the options, as a file.
+
+    The messages of errors in this context name the model in place of the file.
+    """
     with TemporaryDirectory(prefix="finetune-") as folder:
         out = Path(folder) / "predictions.jsonl"
         columns, encoding = options.columns, options.encoding
         _PredictForOthers(
             folder=model, file=file, out=str(out), columns=columns, encoding=encoding
         ).run()
-        yield out
+        try:
+            yield out
+        except UserError as error:
+            named = str(error).replace(str(out), f"the predictions of {model}")
+            raise type(error)(named) from error
 
 
 @contextlib.contextmanager

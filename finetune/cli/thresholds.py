@@ -76,20 +76,20 @@ class Thresholds(DecisionGoal, FormatOption, Command):
         if choice is None:
             return show(f"{model}: thresholds and decisions removed.")
         self._print(choice)
-        if not self.dry_run and self.format != "json":
+        if not self.dry_run:
             self.note(f"saved in {model}: `finetune predict` uses it; --reset removes it.")
         return None
 
     def _print(self, choice: Choice) -> None:
-        if self.format == "json":
-            return show(json.dumps(choice.content, indent=2, ensure_ascii=False))
         if choice.title:
             self.note(choice.title)
-        tables = [
-            (title, tuple(rows[0]), [tuple(row.values()) for row in rows])
-            for title, rows in choice.tables.items()
-        ]
-        print_tables(self.format, *tables)
+        if self.format == "json":
+            show(json.dumps(choice.content, indent=2, ensure_ascii=False))
+        else:
+            tables = [
+                (title, tuple(rows[0]), [tuple(row.values()) for row in rows])
+                for title, rows in choice.tables.items()
+            ]
+            print_tables(self.format, *tables)
         for note in choice.notes:
             self.note(note)
-        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class CustomMetric:
             tuples of ``Span``, by the task. It is None if the model abstained.
         lower_is_better: Whether lower values are better.
         probabilities: Whether ``predicted`` holds the probability of each label by name.
+        name: The name in messages; of a registered metric, the one that it was registered by.
 
     Examples:
         >>> def cost(gold, predicted):
@@ -34,6 +35,7 @@ class CustomMetric:
     function: Callable[[list[Any], list[Any]], float]
     lower_is_better: bool = False
     probabilities: bool = False
+    name: str = ""
 
     def sides(self, tables: Tables) -> tuple[Sequence[Any], Sequence[Any]]:
         """Gold and predictions of a run, as the function takes them."""
@@ -58,7 +60,7 @@ class CustomMetric:
             CustomFunctionError: The function raised an error.
             UserError: It did not return a finite number.
         """
-        name = getattr(self.function, "__qualname__", repr(self.function))
+        name = self.name or getattr(self.function, "__qualname__", repr(self.function))
         try:
             value = self.function(list(gold), list(predicted))
         except (Exception, SystemExit) as error:
@@ -80,7 +82,7 @@ def load_metric(setting: str) -> tuple[str, CustomMetric]:
     The file is executed.
     """
     name, function = load_function(setting, "metric")
-    return name, as_metric(function)
+    return name, _named(function, setting)
 
 
 def load_function(setting: str, use: str) -> tuple[str, Callable[..., Any]]:
@@ -106,9 +108,9 @@ def load_function(setting: str, use: str) -> tuple[str, Callable[..., Any]]:
     return name, function
 
 
-def as_metric(function: Callable[..., Any]) -> CustomMetric:
-    """Make a metric of a function; higher values are better."""
-    return function if isinstance(function, CustomMetric) else CustomMetric(function)
+def _named(function: Callable[..., Any], name: str) -> CustomMetric:
+    metric = function if isinstance(function, CustomMetric) else CustomMetric(function)
+    return replace(metric, name=name)
 
 
 def custom_metrics(
@@ -120,7 +122,7 @@ def custom_metrics(
             "metrics must be a dict of functions or finetune.CustomMetric by name, not "
             f"{functions!r:.60}."
         )
-    metrics = dict(map(load_metric, settings)) | {n: as_metric(f) for n, f in functions.items()}
+    metrics = dict(map(load_metric, settings)) | {n: _named(f, n) for n, f in functions.items()}
     for name in metrics:
         if is_built_in(name) or ":" in name:
             raise UserError(

@@ -321,6 +321,10 @@ def test_a_finished_model_is_scored_on_other_data(workdir: Path, tmp_path: Path)
     found = json.loads(run("score", workdir / "classify", "--data", file, "--format", "json").out)
     assert found["accuracy"] in (0.0, 0.5), "the label is missed"
     run("score", workdir / "classify", file, "--data", file).refused("holds the gold labels, too")
+    unknown = data.write_jsonl(tmp_path / "unknown.jsonl", [{"text": "a room", "label": "odd"}])
+    run("score", workdir / "classify", "--data", unknown).refused(
+        f"{unknown}:1: the label 'odd' is not among those in the predictions of {workdir}"
+    )
     models = workdir / "classify", workdir / "classify" / "best"
     compared = run("compare", *models, "--data", file, "--resamples", "9", "--json").ok()
     assert json.loads(compared.out)["a"]["value"] == found["accuracy"]

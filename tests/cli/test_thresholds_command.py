@@ -174,8 +174,11 @@ def test_sets_distances_and_costs_are_saved_together(workdir: Path, tmp_path: Pa
     assert decisions(run).keys() == {"sets", "distance", "costs"}
     said = capsys.readouterr().out
     assert "sets on validation" in said and "error rate" not in said
-    main(["thresholds", str(run), "--sets", "0.1", "--dry-run"])
-    assert "for an error rate of 0.1 write --sets 0.9" in capsys.readouterr().out
+    for format in ("table", "json", "csv"):
+        main(["thresholds", str(run), "--sets", "0.1", "--dry-run", "--format", format])
+        printed = capsys.readouterr()
+        notes = printed.out if format == "table" else printed.err
+        assert "for an error rate of 0.1 write --sets 0.9" in notes
     texts = [row["text"] for row in rows_of(run, "test")]
     for found in (finetune.load(run).predict(texts), list(finetune.load(run).stream(texts))):
         for each in found:
@@ -245,7 +248,8 @@ def test_decisions_of_every_task_do_not_depend_on_other_texts(setup: str, tmp_pa
     own = shutil.copytree(fx.trained(setup), tmp_path / "run")
     chosen = run("thresholds", own, "--coverage", "0.5")
     if setup in ("sentence", "pretrain"):
-        assert chosen.code == 2 and "only a model with probabilities" in chosen.err
+        for refused in (chosen, run("thresholds", own)):
+            assert refused.code == 2 and "only a model with probabilities" in refused.err
         assert run("predict", own, "--text", "a", "--threshold", "1").code == 2
         return
     found = run("thresholds", own, "--ood", "0.5")

@@ -322,7 +322,7 @@ REFUSED: list[tuple[list[dict], list[dict], str]] = [
     (
         [{"label": "a", "scores": {"a": 0.9, "b": 0.1}}],
         texts("c"),
-        r"none of its labels \(c\) is a label of the predictions in .*jsonl \(a, b\)",
+        r"gold.jsonl:1: the label 'c' is not among those in .*answers.jsonl \(a, b\)",
     ),
     ([{"tags": "O"}], tagged(["O"]), ":1: tags must be a list"),
     (labels({"a": 1}), texts("a"), ":1: label must be"),

@@ -33,6 +33,8 @@ squares = finetune.CustomMetric(brier, lower_is_better=True, probabilities=True)
 
 def broken(gold, predicted):
     return gold[0]["no such key"]
+
+unnamed = finetune.CustomMetric(lambda gold, predicted: 1 / 0)
 """
 
 
@@ -140,8 +142,13 @@ def test_errors_of_own_metrics(own: Path, tmp_path: Path):
         train(tmp_path / "run", custom_metrics=(f"{own}:broken",))
     assert isinstance(error.value.__cause__, TypeError)
     outcome = fx.train("classify", tmp_path / "other", custom_metrics=f"{own}:broken")
-    printed = outcome.refused('gold[0]["no such key"]', "error: the metric broken raised").err
+    named = f"error: the metric {own}:broken raised"
+    printed = outcome.refused('gold[0]["no such key"]', named).err
     assert "please report" not in printed
+    with pytest.raises(CustomFunctionError, match=r"the metric .*own\.py:unnamed raised Zero"):
+        train(tmp_path / "run", custom_metrics=(f"{own}:unnamed",))
+    with pytest.raises(CustomFunctionError, match="the metric mine raised IndexError"):
+        train(tmp_path / "run", metrics={"mine": lambda gold, predicted: gold[10**6]})
     leaving = CustomMetric(lambda gold, predicted: sys.exit(0))
     with pytest.raises(CustomFunctionError, match="raised SystemExit"):
         leaving(["a"], ["a"])

@@ -72,6 +72,12 @@ class DecisionGoal:
         """Choose on the predictions of a split; ``state`` is the state of the model's task."""
         of_answers = self.risk is not None or self.coverage is not None
         of_labels = not (of_answers or self.costs is not None or self.sets is not None)
+        if not type.wording.confidence:
+            raise UserError(
+                f"{run.path}: the model predicts {type.wording.predicted}, which have no "
+                "probabilities: only a model with probabilities can abstain or has thresholds, as "
+                "one of labels, tags, spans, relations, choices or answers."
+            )
         if of_labels and not chooses_labels(type, state):
             raise UserError(
                 f"{run.path}: --metric, --precision and --recall are for the positive one of two "

@@ -22,7 +22,7 @@ from finetune.evaluation.items import (
     wrong_value,
 )
 from finetune.evaluation.metrics import ECE, Metric, mean, means
-from finetune.evaluation.prediction_types.labels import by_length, text_of_row
+from finetune.evaluation.prediction_types.labels import WITHOUT_LABELS, by_length, text_of_row
 from finetune.types import ChoicePrediction, ChoiceQuestion
 
 
@@ -76,7 +76,7 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
 
 CHOICE = PredictionType(
     name="choice",
-    wording=Wording("a choice", "question", "choices", "no row has a label."),
+    wording=Wording("a choice", "question", "choices", WITHOUT_LABELS),
     metrics={
         "accuracy": Metric(lambda tables: means(tables.items.correct), mean),
         **ECE,

@@ -159,9 +159,10 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
         and {renamed[label] for label in gold}.isdisjoint(map(renamed.get, classes))
     ):
         raise DataError(
-            f"{files[1]}: none of its labels ({abbreviated(sorted({*gold}))}) is a label of the "
-            f"predictions in {files[0]} ({abbreviated(classes)}): the files do not belong "
-            "together, or labels are spelled in another way."
+            f"{tables.examples[0].where}: the label {gold[0]!r} is not among those in {files[0]} "
+            f"({abbreviated(classes)}), nor is any other gold label "
+            f"({abbreviated(sorted({*gold}))}): the files do not belong together, or labels are "
+            "spelled in another way."
         )
     if all(name == standard for name, standard in renamed.items()):
         return replace(tables, gold=gold, predicted=predicted)
@@ -256,7 +257,10 @@ _SHARED: dict[str, Any] = {
     "read_gold": _read_gold,
     "gold_of_row": text_of_row,
 }
-_WITHOUT_GOLD = "no row has a label."
+WITHOUT_LABELS = (
+    "no row has a label, and scores and thresholds need gold labels: add them to the data, or name "
+    "their column with --columns label=NAME."
+)
 
 
 # --- Votes of annotators --------------------------------------------------------------------------
@@ -334,7 +338,7 @@ def _label_tables(tables: Tables) -> Tables:
 
 LABEL = PredictionType(
     name="label",
-    wording=Wording("a label", "text", "labels", _WITHOUT_GOLD),
+    wording=Wording("a label", "text", "labels", WITHOUT_LABELS),
     metrics={
         "accuracy": Metric(item_counts, recall),
         **CLASS_METRICS,
@@ -420,7 +424,7 @@ def _every_label(tables: Tables) -> Items:
 
 LABELS = PredictionType(
     name="labels",
-    wording=Wording("sets of labels", "text", "labels that may apply", _WITHOUT_GOLD),
+    wording=Wording("sets of labels", "text", "labels that may apply", WITHOUT_LABELS),
     metrics={
         "micro_f1": Metric(item_counts, f1),
         "macro_f1": Metric(set_class_counts, macro_f1),
@@ -462,7 +466,7 @@ def _as_numbers(tables: Tables) -> Tables:
 
 NUMBER = PredictionType(
     name="number",
-    wording=Wording("numbers", "text", without_gold=_WITHOUT_GOLD),
+    wording=Wording("numbers", "text", without_gold=WITHOUT_LABELS),
     metrics={
         "pearson": Metric(_pairs, pearson, weighted=True),
         "spearman": Metric(_pairs, spearman, weighted=True),
