@@ -391,6 +391,17 @@ def test_a_run_starts_from_another_with_its_pooling(
         loaded(workdir, "cosine", "numbers.jsonl", **start)
 
 
+def test_a_bilstm_is_in_no_file_of_sentence_transformers(workdir: Path, tmp_path: Path) -> None:
+    """It would load the encoder without this layer, and give other vectors."""
+    settings: dict[str, Any] = {"bilstm": True, "pooling": "cls", "normalize": True}
+    config = config_of(workdir, "cosine", "numbers.jsonl", out=tmp_path / "run", **settings)
+    folder = fx.fit(config).folder
+    assert not (folder / "best" / "modules.json").exists()
+    start = {"model": None, "init_from": str(folder), "bilstm": True}
+    task, _ = loaded(workdir, "cosine", "numbers.jsonl", **start)
+    assert (task.state.pooling, task.state.normalize) == ("cls", True)
+
+
 def test_a_run_of_cmlm_starts_from_its_masked_language_model(
     trained: dict[str, Path], workdir: Path
 ) -> None:

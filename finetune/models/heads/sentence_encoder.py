@@ -18,6 +18,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
+from finetune.models.bilstm import BILSTM
 from finetune.models.encoder import Batching, Encoder, remove_pooler
 from finetune.models.heads.base import Head, labels_of, load_module, save_module
 from finetune.models.heads.layers import pooled_tokens
@@ -36,6 +37,7 @@ Pooling = Literal["mean", "cls", "max", "mask"]
 CLASSIFIER_FILE = "classifier.safetensors"
 """File in the folder of a saved model with the weights of its siamese classifier."""
 POOLING_FILE, MODULES_FILE = "1_Pooling/config.json", "modules.json"
+NORMALIZE_FILE = "2_Normalize/config.json"
 POOLING_KEYS: Mapping[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -188,20 +190,12 @@ class SentenceEncoder(Head):
 def save_modules(head: Any, folder: Path) -> None:
     """Write modules.json and its folders, with the names that all versions since 2 read.
 
-    ``head`` has the ``encoder``, ``pooling``, ``normalize`` and ``max_length`` of vectors.
+    ``head`` has the ``encoder``, ``pooling``, ``normalize`` and ``max_length`` of vectors. An
+    encoder with a BiLSTM gets no modules.json: other libraries would load it without this layer.
     """
     modules = {"": "Transformer", "1_Pooling": "Pooling"}
     modules |= {"2_Normalize": "Normalize"} if head.normalize else {}
     files: dict[str, Any] = {
-        MODULES_FILE: [
-            {
-                "idx": index,
-                "name": str(index),
-                "path": path,
-                "type": f"sentence_transformers.models.{name}",
-            }
-            for index, (path, name) in enumerate(modules.items())
-        ],
         POOLING_FILE: {
             "word_embedding_dimension": head.encoder.width,
             **{key: pooling == head.pooling for key, pooling in POOLING_KEYS.items()},
@@ -214,13 +208,22 @@ def save_modules(head: Any, folder: Path) -> None:
             "similarity_fn_name": "cosine",
         },
     }
+    if BILSTM not in head.encoder.model._modules:
+        files[MODULES_FILE] = [
+            {
+                "idx": index,
+                "name": str(index),
+                "path": path,
+                "type": f"sentence_transformers.models.{name}",
+            }
+            for index, (path, name) in enumerate(modules.items())
+        ]
+    if head.normalize:
+        files[NORMALIZE_FILE] = {}
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    if head.normalize:
-        (folder / "2_Normalize").mkdir(exist_ok=True)
-        (folder / "2_Normalize" / "config.json").write_text("{}\n", encoding="utf-8")
 
 
 def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
@@ -237,6 +240,8 @@ def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
     if pooling not in POOLING_KEYS.values():
         legal = ", ".join(POOLING_KEYS.values())
         raise UserError(f"{path}: the pooling must be one of {legal}, not {pooling!r}.")
+    if not (folder / MODULES_FILE).is_file():  # of an encoder with a BiLSTM
+        return pooling, (folder / NORMALIZE_FILE).is_file()
     with library_errors(str(folder), folder, MODULES_FILE):
         modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
         normalize = any(module["type"].endswith(".Normalize") for module in modules)
