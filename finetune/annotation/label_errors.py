@@ -14,7 +14,6 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,27 +31,48 @@ if TYPE_CHECKING:
     from finetune.cli.check import Check
 
 
-@dataclass(frozen=True)
-class OutOfFold:
-    """The labels of N texts, and their probabilities by models that were not trained on them."""
+class Decisions(NamedTuple):
+    """A label of each of N texts, of C classes, and the probabilities of models that were not
+    trained on these texts."""
+
+    classes: Sequence[str]
+    labels: np.ndarray
+    """The number of the class of each text [N]."""
+    probabilities: np.ndarray
+    """The probability of each class [N, C]."""
+
+
+class OutOfFold(NamedTuple):
+    """The texts of all folds, with their labels and predictions.
+
+    Each of several labels is a decision between two classes: the text has it, or not.
+    """
 
     examples: Sequence[TextExample]
-    labels: Sequence[str]
-    probabilities: np.ndarray
-    """The probability of each label [N, C]."""
+    decisions: Sequence[Decisions]
+
+    @classmethod
+    def of(
+        cls, examples: Sequence[TextExample], names: Sequence[str], probabilities: np.ndarray
+    ) -> OutOfFold:
+        """Compare the labels of texts with the probability of each of the ``names`` [N, C]."""
+        labels: list[Any] = [example.label for example in examples]
+        if not isinstance(labels[0], tuple):
+            numbers = np.array([names.index(str(label)) for label in labels])
+            return cls(examples, [Decisions(names, numbers, probabilities)])
+        has_name = np.array([[name in label for name in names] for label in labels]).T
+        return cls(
+            examples,
+            [
+                Decisions((f"not {name}", name), has.astype(int), np.stack([1 - p, p], 1))
+                for name, has, p in zip(names, has_name, probabilities.T, strict=True)
+            ],
+        )
 
     @property
     def is_multi_label(self) -> bool:
         """Whether a text has several labels."""
         return isinstance(self.examples[0].label, tuple)
-
-    def gold(self) -> np.ndarray:
-        """The number of the label of each text [N]; of several labels 1 for each that it has
-        [N, C]."""
-        labels: list[Any] = [example.label for example in self.examples]
-        if self.is_multi_label:
-            return np.array([[name in names for name in self.labels] for names in labels])
-        return np.array([self.labels.index(str(name)) for name in labels])
 
 
 class LabelIssue(NamedTuple):
@@ -83,38 +103,6 @@ class LabelIssue(NamedTuple):
             "margin": round(self.margin, 6),
             "text": self.example.line(),
         }
-
-
-class CrossFitted(NamedTuple):
-    """The accuracy of models on data that they were not trained on, and of a constant rule."""
-
-    value: float
-    baseline: float
-    rule: str
-    number: int
-    """Number of labels that were predicted."""
-
-    @property
-    def is_weak(self) -> bool:
-        """True if the score is within two standard errors of the baseline."""
-        deviation = math.sqrt(self.value * (1 - self.value) / self.number)
-        return self.value - self.baseline < 2 * deviation
-
-    def __str__(self) -> str:
-        return f"cross-fitted accuracy {self.value:.4f} ({self.rule}: {self.baseline:.4f})"
-
-
-@dataclass(frozen=True)
-class LabelIssues:
-    """All label issues of the training data, the most probable errors first."""
-
-    issues: list[LabelIssue]
-    number: int
-    """Number of labels in the data."""
-    share: float | None = None
-    """Estimated fraction of wrong labels; None for several labels per text."""
-    errors: list[tuple[str, str, float]] = field(default_factory=list)
-    """Given label, true label and estimated number of such errors, most frequent first."""
 
 
 def read_folds(folder: Path) -> OutOfFold:
@@ -155,77 +143,22 @@ def read_folds(folder: Path) -> OutOfFold:
     # labels as the data spell them, where predictions have the usual names of NLI labels
     names = {example.label for example in examples if isinstance(example.label, str)}
     spelled = {standard: name for name, standard in canonical_names(names).items()}
-    return OutOfFold(examples, [spelled.get(name, name) for name in scores[0]], rows)
+    return OutOfFold.of(examples, [spelled.get(name, name) for name in scores[0]], rows)
 
 
-def cross_fitted_score(folds: OutOfFold) -> CrossFitted:
-    """Compute the accuracy of labels, or of decisions on each of several labels, and that of the
-    most frequent one."""
-    gold = folds.gold()
-    if folds.is_multi_label:
-        accuracy = ((folds.probabilities > 0.5) == gold).mean()
-        baseline = ((gold.mean(0) > 0.5) == gold).mean()
-        rule = "always deciding for the majority"
-        return CrossFitted(float(accuracy), float(baseline), rule, gold.size)
-    counts = np.bincount(gold, minlength=len(folds.labels))
-    rule = f"always predicting {folds.labels[int(counts.argmax())]!r}"
-    accuracy = (folds.probabilities.argmax(1) == gold).mean()
-    return CrossFitted(float(accuracy), counts.max() / len(gold), rule, len(gold))
+def find_label_issues(folds: OutOfFold) -> list[LabelIssue]:
+    """Rank the labels that are probably wrong, the largest margin first.
 
-
-def find_label_issues(folds: OutOfFold) -> LabelIssues:
-    """Rank the labels of cross-validated data."""
-    gold, labels, probabilities = folds.gold(), folds.labels, folds.probabilities
-    if folds.is_multi_label:
-        issues = []  # each of several labels is a decision between two classes
-        for name, has_label, positive in zip(labels, gold.T, probabilities.T, strict=True):
-            both = np.stack([1 - positive, positive], 1)
-            names = f"not {name}", name
-            issues += _class_issues(folds.examples, names, has_label.astype(int), both)
-        return LabelIssues(sorted(issues, key=lambda issue: -issue.margin), probabilities.size)
-    joint = confident_joint(probabilities, gold)
-    errors = [
-        (labels[i], labels[j], float(joint[i, j]) * len(gold))
-        for i, j in np.argwhere(joint).tolist()
-        if i != j
-    ]
-    return LabelIssues(
-        _class_issues(folds.examples, labels, gold, probabilities),
-        len(gold),
-        1 - float(np.trace(joint)),
-        sorted(errors, key=lambda error: -error[2]),
-    )
-
-
-def _class_issues(
-    examples: Sequence[TextExample],
-    labels: Sequence[str],
-    gold: np.ndarray,
-    probabilities: np.ndarray,
-) -> list[LabelIssue]:
-    return [
-        LabelIssue(
-            examples[i],
-            labels[int(gold[i])],
-            labels[j],
-            float(probabilities[i, j]),
-            float(probabilities[i, gold[i]]),
-        )
-        for i, j in probable_label_errors(probabilities, gold)
-    ]
-
-
-def probable_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
-    """Find the examples whose label is probably wrong, each with the class that the model predicts.
-
-    Takes probabilities [N, C] and labels [N]. A label is an issue if the most likely of the
-    ``confident_classes`` is more likely than it. The largest margin of the class comes first.
+    A label is an issue if the most likely of the ``confident_classes`` is more likely than it.
     """
-    better = confident_classes(probabilities, labels)
-    issues = np.flatnonzero((better >= 0) & (better != labels))
-    margins = probabilities[issues, better[issues]] - probabilities[issues, labels[issues]]
-    order = issues[np.argsort(-margins, kind="stable")]
-    return [(int(index), int(better[index])) for index in order]
+    issues = []
+    for classes, labels, probabilities in folds.decisions:
+        better = confident_classes(probabilities, labels)
+        for i in np.flatnonzero((better >= 0) & (better != labels)).tolist():
+            names = classes[labels[i]], classes[better[i]]
+            scores = float(probabilities[i, better[i]]), float(probabilities[i, labels[i]])
+            issues.append(LabelIssue(folds.examples[i], *names, *scores))
+    return sorted(issues, key=lambda issue: -issue.margin)
 
 
 def confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -235,8 +168,6 @@ def confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarr
     over the examples with this label. Unlike in the paper, the class must also be more likely than
     the label: a rare class that a model cannot predict has a threshold near 0.
     """
-    if len(labels) == 0:
-        return np.zeros(0, dtype=int)
     rows = np.arange(len(labels))
     number = np.bincount(labels, minlength=probabilities.shape[1])
     sums = np.bincount(labels, probabilities[rows, labels], minlength=probabilities.shape[1])
@@ -263,7 +194,7 @@ def confident_joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray
     empty = counts.sum(1) == 0
     counts[empty, empty] = 1.0
     joint: np.ndarray = counts / counts.sum(1, keepdims=True) * number[:, None]
-    return joint / max(1, len(labels))
+    return joint / len(labels)
 
 
 def file_and_line(where: str) -> tuple[str, int | None]:
@@ -289,23 +220,35 @@ def find_label_errors(command: Check) -> bool:
         check_output(command.out, suffixes=(".jsonl", ""))
         require_replaceable(Path(command.out), '{"file": ')
     folds = read_folds(Path(command.source or ""))
-    score = cross_fitted_score(folds)
-    if score.value <= score.baseline:
+    number = len(folds.examples) * len(folds.decisions)
+    right = [of.probabilities.argmax(1) == of.labels for of in folds.decisions]
+    accuracy = float(np.mean(right))
+    frequencies = [np.bincount(of.labels) for of in folds.decisions]
+    baseline = sum(int(counts.max()) for counts in frequencies) / number
+    rule = "always deciding for the majority"
+    if not folds.is_multi_label:
+        rule = f"always predicting {folds.decisions[0].classes[int(frequencies[0].argmax())]!r}"
+    score = f"cross-fitted accuracy {accuracy:.4f} ({rule}: {baseline:.4f})"
+    if accuracy <= baseline:
         raise UserError(
             f"--label-errors: the models learned nothing, {score}, so their label issues would be "
             "chance: train the folds with more --epochs, or with another --model."
         )
-    result = find_label_issues(folds)
-    number = quantity(len(result.issues), "label issue")
-    show(f"{number} among the {quantity(result.number, 'label')} of the training data")
-    show(str(score))
-    if score.is_weak:
+    issues = find_label_issues(folds)
+    found = quantity(len(issues), "label issue")
+    show(f"{found} among the {quantity(number, 'label')} of the training data")
+    show(score)
+    if accuracy - baseline < 2 * math.sqrt(accuracy * (1 - accuracy) / number):
         show("warning: this is hardly better than chance, and so are the label issues", error=True)
-    if result.share is not None:
-        show(f"estimated fraction of wrong labels: {100 * result.share:.1f} %")
-    for label, true, expected in result.errors[:8]:
-        show(f"  labeled {label}, probably {true}: about {expected:,.0f}")
-    for issue in result.issues[: command.examples]:
+    if not folds.is_multi_label:
+        classes, labels, probabilities = folds.decisions[0]
+        joint = confident_joint(probabilities, labels)
+        show(f"estimated fraction of wrong labels: {100 * (1 - np.trace(joint)):.1f} %")
+        errors = [(i, j) for i, j in np.argwhere(joint).tolist() if i != j]
+        for i, j in sorted(errors, key=lambda error: -joint[error])[:8]:
+            expected = joint[i, j] * number
+            show(f"  labeled {classes[i]}, probably {classes[j]}: about {expected:,.0f}")
+    for issue in issues[: command.examples]:
         file, line = file_and_line(issue.example.where)
         show(
             f"{file if line is None else f'{file}:{line}'}  {issue.given} -> {issue.suggested} "
@@ -313,7 +256,7 @@ def find_label_errors(command: Check) -> bool:
             f"    {issue.example.line():.200}"
         )
     if command.out is not None:
-        rows = (json.dumps(i.to_dict(), ensure_ascii=False) + "\n" for i in result.issues)
+        rows = (json.dumps(issue.to_dict(), ensure_ascii=False) + "\n" for issue in issues)
         write_text(Path(command.out), "".join(rows), follow=True)
         show(f"all label issues, the most probable first: {command.out}")
-    return bool(result.issues)
+    return bool(issues)

@@ -10,7 +10,7 @@ Shapes: U words of a text, L layers, H dimensions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from finetune.embeddings.attention_norms import (
 )
 from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.vectors import ExpectedCosine, Standardizer, unit_vectors
-from finetune.inference.embed import Embedder, Embedding
+from finetune.inference.embed import Embedder
 from finetune.preprocessing.batching import pack
 from finetune.reporting.charts import Points, chart
 from finetune.reporting.rendering import PageTable, Section, page_of
@@ -113,15 +113,8 @@ def measure_geometry(
     fitted, measured = sample[::2], sample[1::2]
     raw, standardized = ExpectedCosine(), ExpectedCosine()
     with reporter or Reporter(quiet=True) as progress:
-        progress.start("geometry", len(sample), unit="text")
-
-        def embeddings(texts: Sequence[str], num_before: int) -> Iterator[Embedding]:
-            for number, embedding in enumerate(embedder.encode(texts), num_before + 1):
-                yield embedding
-                progress.update(number)
-
-        standardizer = Standardizer.fit(e.vectors for e in embeddings(fitted, 0))
-        for embedding in embeddings(measured, len(fitted)):
+        standardizer = Standardizer.fit(e.vectors for e in embedder.encode(fitted, progress))
+        for embedding in embedder.encode(measured, progress):
             raw.add(unit_vectors(embedding.vectors))
             standardized.add(unit_vectors(standardizer(embedding.vectors)))
     if raw.count < 2:
@@ -147,21 +140,25 @@ def _attention(
         return {"reason": reason, "mixing": [], "num_sentences": 0, "sentences": []}
     tokenizer = embedder.tokenizer
 
-    def tokenized(text: str) -> TokenSequence:
-        return TokenSequence(0, *tokenizer.build(tokenizer.text_subwords([text])[0]))
+    def tokenized(texts: Iterable[str]) -> list[tuple[str, TokenSequence]]:
+        texts = list(texts)
+        subwords = tokenizer.text_subwords(texts)
+        return [
+            (t, TokenSequence(0, *tokenizer.build(i))) for t, i in zip(texts, subwords, strict=True)
+        ]
 
     def blocks(sequence: TokenSequence) -> list[BlockAnalysis]:
         batch = batch_to_device(pack([sequence]), embedder.device)
         return analyze_attention(embedder.encoder, batch)
 
-    chosen = [(text, tokenized(text)) for text in sentences]
+    chosen = tokenized(sentences)
     for text, sequence in chosen:
         if (size := len(sequence.input_ids)) > MOST_TOKENS:
             raise UserError(
                 f"--sentence {text!r:.40}: {size} tokens are too many to show: write a sentence of "
                 f"at most {MOST_TOKENS}."
             )
-    candidates = [(t, tokenized(t)) for t in lines if len(t) <= 10 * MOST_TOKENS]
+    candidates = tokenized(text for text in lines if len(text) <= 10 * MOST_TOKENS)
     short = [(t, s) for t, s in candidates if 3 <= len(s.input_ids) <= MOST_TOKENS]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
     mixing = [[float(block.mixing.mean()) for block in blocks(s)] for _, s in short]

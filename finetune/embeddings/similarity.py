@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,6 @@ from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, uni
 from finetune.embeddings.words_in_context import (
     TARGET_ROLES,
     Characters,
-    Threshold,
     best_threshold,
     label_name,
     word_locator,
@@ -49,25 +48,17 @@ NUM_LINES = 1000
 """Lines of a corpus that vectors are standardized over."""
 
 
-class SimilarityData(NamedTuple):
-    """The pairs of one split; either all have gold, or none.
-
-    A pair has two texts, the gold similarity as its label, and as ``targets`` the characters of the
-    compared word in each text, None to compare the texts.
-    """
-
-    pairs: Sequence[TextExample]
-    notes: Sequence[str] = ()
-
-
 def read_similarity(
     spec: str,
     *,
     split: str | None = None,
     columns: Mapping[str, str] | None = None,
     encoding: str = UTF_8,
-) -> SimilarityData:
-    """Read one split of a data set of pairs.
+) -> tuple[list[TextExample], list[str]]:
+    """Read the pairs of one split of a data set, and notes; either all pairs have gold, or none.
+
+    A pair has two texts, the gold similarity as its label, and as ``targets`` the characters of the
+    compared word in each text, None to compare the texts.
 
     Args:
         spec: A file, a folder, ``test=FILE`` or a hub data set, as for training.
@@ -93,16 +84,17 @@ def read_similarity(
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
     make = texts.TextReader(pair=True).choose(table, rows, of_texts, "read")
     locate = word_locator(table, columns)
-    located = [locate(row, make(index, row)) for index, row in enumerate(rows)]
-    pairs, label_notes = _with_gold(located)
-    return SimilarityData(pairs, (*dataset.notes, *table.notes, *label_notes))
+    pairs, label_notes = _with_gold(
+        [locate(row, make(index, row)) for index, row in enumerate(rows)]
+    )
+    return pairs, [*dataset.notes, *table.notes, *label_notes]
 
 
-def _with_gold(pairs: Sequence[TextExample]) -> tuple[list[TextExample], list[str]]:
+def _with_gold(pairs: list[TextExample]) -> tuple[list[TextExample], list[str]]:
     labeled = [pair for pair in pairs if pair.label is not None]
     numbers = [_number(pair.label) for pair in labeled]
     if all(number is None for number in numbers):
-        return list(pairs), []
+        return pairs, []
     if all(number == MISSING_NUMBER for number in numbers):  # as in the test sets of GLUE
         unlabeled = [replace(pair, label=None) for pair in pairs]
         return unlabeled, ["no pair has gold, as every label is -1: --split names another split"]
@@ -125,23 +117,15 @@ def _number(label: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-@dataclass(frozen=True)
-class Cosines:
+class Cosines(NamedTuple):
     """The cosine of each pair [N], and the expected cosine of any two of the compared units.
 
-    ``layer`` is None if the layers are combined.
+    ``name`` says which vectors they are of, as in ``layer 3, standardized``.
     """
 
-    layer: int | None
-    standardized: bool
+    name: str
     values: Array
     expected: float
-
-    @property
-    def name(self) -> str:
-        """The name of these vectors in tables."""
-        vectors = "standardized" if self.standardized else "raw"
-        return vectors if self.layer is None else f"layer {self.layer}, {vectors}"
 
 
 def compare_pairs(
@@ -164,7 +148,9 @@ def compare_pairs(
     scales: list[Callable[[Array], Array]] = [np.asarray]
     if standardizer is not None:
         scales.append(standardizer)
-    layers = embedder.layers if embedder.combine == "none" else [None]
+    layers = [f"layer {n}, " for n in embedder.layers] if embedder.combine == "none" else [""]
+    kinds = ("raw", "standardized")[: len(scales)]
+    names = [layer + kind for kind in kinds for layer in layers]
     expected = [ExpectedCosine() for _ in scales]
     values = np.zeros((len(scales), len(layers), len(pairs)))
     vectors = _vectors(embedder, pairs)
@@ -176,24 +162,9 @@ def compare_pairs(
                 expected[index].add(units)
                 values[index, :, number] = (units[0] * units[1]).sum(axis=-1).clip(-1.0, 1.0)
             progress.update(number + 1)
-    return [
-        Cosines(layer, index > 0, by_layer, float(mean))
-        for index in range(len(scales))
-        for layer, by_layer, mean in zip(
-            layers,
-            values[index],
-            np.atleast_1d(expected[index].contributions.sum(axis=-1)),
-            strict=True,
-        )
-    ]
-
-
-def fit_standardizer(
-    embedder: Embedder, corpus: Iterable[str], *, most: int, seed: int = 0
-) -> Standardizer:
-    """Fit to the vectors of a sample of at most ``most`` lines of a corpus."""
-    lines = sample_lines(corpus, most, seed)
-    return Standardizer.fit(embedding.vectors for embedding in embedder.encode(lines))
+    means = np.concatenate([np.atleast_1d(e.contributions.sum(axis=-1)) for e in expected])
+    rows = values.reshape(-1, len(pairs))
+    return [Cosines(*of) for of in zip(names, rows, means.tolist(), strict=True)]
 
 
 def _vectors(embedder: Embedder, pairs: Sequence[TextExample]) -> Iterator[Array]:
@@ -243,76 +214,62 @@ def estimates(
 
 def run_similarity(command: Similarity) -> None:
     """Print the scores of the command, or the cosines of pairs without gold."""
-    if command.data is None:
-        data = SimilarityData([TextExample(0, command.text or "", command.pair, where="--text")])
-    else:
-        data = read_similarity(command.data, split=command.split, **command.reading)
-    train: Sequence[TextExample] = ()
-    if command.threshold and command.data is not None:
-        train = read_similarity(command.data, split="train", **command.reading).pairs
-    for note in data.notes:
-        show(note, error=True)
-    in_context = data.pairs[0].targets is not None
+    pairs = train = [TextExample(0, command.text or "", command.pair, where="--text")]
+    if command.data is not None:
+        pairs, notes = read_similarity(command.data, split=command.split, **command.reading)
+        if command.threshold:
+            train, _ = read_similarity(command.data, split="train", **command.reading)
+        for note in notes:
+            show(note, error=True)
     unit: Any = command.unit
     if unit == "auto":
-        unit = "word" if in_context else "text"
+        unit = "text" if pairs[0].targets is None else "word"
     embedder = open_embedder(command, command.layers, unit=unit, combine=command.combine)
-    standardizer = None
+    options: dict[str, Any] = {"reporter": Reporter(quiet=command.format != "table")}
     if command.standardize is not None:
         sources = text_sources(command.standardize, command.encoding)
         lines = (line for source in sources for line in source.lines())
-        standardizer = fit_standardizer(embedder, lines, most=NUM_LINES, seed=command.seed)
+        sample = sample_lines(lines, NUM_LINES, command.seed)
+        standardizer = Standardizer.fit(read.vectors for read in embedder.encode(sample))
         words = quantity(standardizer.count, unit)
         show(f"standardized over {words} of {command.standardize}", error=True)
-    options: dict[str, Any] = {
-        "standardizer": standardizer,
-        "reporter": Reporter(quiet=command.format != "table"),
-    }
-    cosines = compare_pairs(embedder, data.pairs, **options)
+        options["standardizer"] = standardizer
+    cosines = compare_pairs(embedder, pairs, **options)
+    labels, gold = None, [pair.label for pair in pairs if isinstance(pair.label, float)]
+    scores: list[dict[str, Any]] = []
     if command.threshold:
+        labeled = [number for number, pair in enumerate(pairs) if pair.label is not None]
+        names = [label_name(pairs[number]) for number in labeled]
         fitted = compare_pairs(embedder, train, **options)
-        thresholds = [best_threshold(of_train.values, train) for of_train in fitted]
-        return _print_thresholds(command, data, cosines, thresholds)
-    if command.out is not None:
-        _write(command.out, data.pairs, cosines[-1].values)
-    gold = [pair.label for pair in data.pairs if isinstance(pair.label, float)]
-    if LEAST_PAIRS <= len(gold) == len(data.pairs):
+        for measured, of_train in zip(cosines, fitted, strict=True):
+            threshold = best_threshold(of_train.values, train)
+            labels = threshold.labels(measured.values)
+            row = {"vectors": measured.name, "threshold": threshold.value}
+            row["at or above"] = threshold.above
+            if labeled:
+                predicted = [labels[number] for number in labeled]
+                row |= estimates(command, ["accuracy"], names, predicted)
+            scores.append(row)
+    elif LEAST_PAIRS <= len(gold) == len(pairs):
         scores = [
             {"vectors": measured.name}
             | estimates(command, ("spearman", "pearson"), gold, measured.values.tolist())
             | {"expected cosine": measured.expected}
             for measured in cosines
         ]
-        return _print_scores(command, data, scores)
-    names = ["cosine"] if len(cosines) == 1 else [measured.name for measured in cosines]
+    if command.out is not None:
+        _write(command.out, pairs, cosines[-1].values, labels)
+    if scores:
+        of_data = f"{quantity(len(pairs), 'pair')} of {command.data}"
+        command.note(f"{of_data}, {command.resamples:,} resamples, seed {command.seed}")
+        table = ("", list(scores[0]), [list(row.values()) for row in scores])
+        return print_tables(command.format, table)
+    columns = ["cosine"] if len(cosines) == 1 else [measured.name for measured in cosines]
     rows = [
         (*(float(measured.values[number]) for measured in cosines), *_compared(pair))
-        for number, pair in enumerate(data.pairs)
+        for number, pair in enumerate(pairs)
     ]
-    return print_tables(command.format, ("", (*names, "first", "second"), rows))
-
-
-def _print_thresholds(
-    command: Similarity,
-    data: SimilarityData,
-    cosines: Sequence[Cosines],
-    thresholds: Sequence[Threshold],
-) -> None:
-    labeled = [number for number, pair in enumerate(data.pairs) if pair.label is not None]
-    gold = [label_name(data.pairs[number]) for number in labeled]
-    rows = []
-    for measured, threshold in zip(cosines, thresholds, strict=True):
-        row: dict[str, Any] = {"vectors": measured.name}
-        row |= {"threshold": threshold.value, "at or above": threshold.above}
-        if labeled:
-            row |= estimates(
-                command, ["accuracy"], gold, threshold.labels(measured.values[labeled])
-            )
-        rows.append(row)
-    if command.out is not None:
-        values = cosines[-1].values
-        _write(command.out, data.pairs, values, thresholds[-1].labels(values))
-    _print_scores(command, data, rows)
+    return print_tables(command.format, ("", (*columns, "first", "second"), rows))
 
 
 def _compared(pair: TextExample) -> list[str]:
@@ -338,13 +295,3 @@ def _write(
                 gold = replace(pair, label=None)
             write(to_row(TextPrediction(pair.id, value), gold) | details)
     show(f"wrote {path}: {quantity(len(pairs), 'pair')}", error=True)
-
-
-def _print_scores(
-    command: Similarity, data: SimilarityData, rows: Sequence[dict[str, Any]]
-) -> None:
-    command.note(
-        f"{quantity(len(data.pairs), 'pair')} of {command.data}, {command.resamples:,} resamples, "
-        f"seed {command.seed}"
-    )
-    print_tables(command.format, ("", list(rows[0]), [list(row.values()) for row in rows]))

@@ -8,31 +8,34 @@ import numpy as np
 import pytest
 
 from finetune.annotation.label_errors import (
-    CrossFitted,
     OutOfFold,
     confident_joint,
-    cross_fitted_score,
     file_and_line,
     find_label_issues,
-    probable_label_errors,
     read_folds,
 )
 from finetune.types import TextExample
 from tests.small_data import write_jsonl
 
 
-def test_texts():
+def issues_of(probabilities: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
+    """The index of each text whose label is probably wrong, and the suggested class."""
+    names = [str(number) for number in range(probabilities.shape[1])]
+    examples = [TextExample(i, "", label=names[label]) for i, label in enumerate(labels)]
+    issues = find_label_issues(OutOfFold.of(examples, names, probabilities))
+    return [(issue.example.id, int(issue.suggested)) for issue in issues]
+
+
+def test_by_hand():
+    """Thresholds are (0.9 + 0.8 + 0.1) / 3 = 0.6 for "no" and (0.7 + 0.5) / 2 = 0.6 for "yes"."""
+    probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]])
+    labels = ["no", "no", "no", "yes", "yes"]
     examples = [
         TextExample(i, f"text {i}", "pair", label, where=f"a.jsonl:{i + 1}")
-        for i, label in enumerate(["no", "no", "no", "yes", "yes"])
+        for i, label in enumerate(labels)
     ]
-    probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]])
-    folds = OutOfFold(examples, ["no", "yes"], probabilities)
-    issues = find_label_issues(folds)
-    assert issues.number == 5 and issues.share == pytest.approx(0.2)
-    assert [row[:2] for row in issues.errors] == [("no", "yes")]
-    assert issues.errors[0][2] == pytest.approx(1)
-    assert [issue.to_dict() for issue in issues.issues] == [
+    issues = find_label_issues(OutOfFold.of(examples, ["no", "yes"], probabilities))
+    assert [issue.to_dict() for issue in issues] == [
         {
             "file": "a.jsonl",
             "line": 3,
@@ -44,18 +47,19 @@ def test_texts():
             "text": "text 2 ||| pair",
         }
     ]
-    score = cross_fitted_score(folds)
-    assert (score.value, score.baseline) == (0.6, 0.6)
+    given = np.array([0, 0, 0, 1, 1])
+    joint = confident_joint(probabilities, given)
+    assert (np.trace(joint), joint[0, 1]) == (pytest.approx(0.8), pytest.approx(0.2))
+    probabilities[4] = 0.62, 0.38  # now 0.54 for class 1, and the last is confidently of class 0
+    assert issues_of(probabilities, given) == [(2, 1), (4, 0)]
 
 
 def test_each_of_several_labels():
     examples = [TextExample(i, str(i), label=("a",) if i < 3 else ()) for i in range(6)]
     probabilities = np.array([[0.9], [0.8], [0.1], [0.1], [0.2], [0.95]])
-    folds = OutOfFold(examples, ["a"], probabilities)
-    rows = [(s.example.text, s.given, s.suggested) for s in find_label_issues(folds).issues]
+    issues = find_label_issues(OutOfFold.of(examples, ["a"], probabilities))
+    rows = [(issue.example.text, issue.given, issue.suggested) for issue in issues]
     assert rows == [("5", "not a", "a"), ("2", "a", "not a")]
-    score = cross_fitted_score(folds)
-    assert (score.value, score.baseline) == (pytest.approx(4 / 6), 0.5)
 
 
 def test_labels_are_spelled_as_in_the_data(tmp_path: Path):
@@ -69,28 +73,15 @@ def test_labels_are_spelled_as_in_the_data(tmp_path: Path):
         for file in ("metrics.json", "environment.json", "README.md"):
             (fold / file).write_text("{}")
     folds = read_folds(tmp_path)
-    assert folds.labels == [*names] and folds.gold().tolist() == [0, 1]
-    assert folds.probabilities.tolist() == [[0.2, 0.8]] * 2
+    (decisions,) = folds.decisions
+    assert decisions.classes == [*names] and decisions.labels.tolist() == [0, 1]
+    assert decisions.probabilities.tolist() == [[0.2, 0.8]] * 2
 
 
 def test_places():
     assert file_and_line("x.parquet:row 7") == ("x.parquet", 7)
     assert file_and_line("set[train]:12") == ("set[train]", 12)
     assert file_and_line("somewhere") == ("somewhere", None)
-
-
-def test_a_score_that_may_be_chance_is_weak():
-    assert CrossFitted(0.56, 0.5, "always predicting 'a'", 100).is_weak
-    assert not CrossFitted(0.56, 0.5, "always predicting 'a'", 1000).is_weak
-
-
-def test_by_hand():
-    """Thresholds are (0.9 + 0.8 + 0.1) / 3 = 0.6 for class 0 and (0.7 + 0.5) / 2 = 0.6 for 1."""
-    probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]])
-    given = np.array([0, 0, 0, 1, 1])
-    assert probable_label_errors(probabilities, given) == [(2, 1)]
-    probabilities[4] = 0.62, 0.38  # now 0.54 for class 1, and the last is confidently of class 0
-    assert probable_label_errors(probabilities, given) == [(2, 1), (4, 0)]
 
 
 def test_noise_is_found_in_order_of_doubt():
@@ -100,17 +91,16 @@ def test_noise_is_found_in_order_of_doubt():
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     wrong = rng.random(3000) < 0.08
     given = np.where(wrong, (true + rng.integers(1, 4, 3000)) % 4, true)
-    found = probable_label_errors(probabilities, given)
+    found = issues_of(probabilities, given)
     suspects = np.array([index for index, _ in found])
     assert wrong[suspects].mean() > 0.85 and wrong[suspects].sum() > 0.8 * wrong.sum()
     assert wrong[suspects[:50]].all()
     assert np.mean([label == true[index] for index, label in found if wrong[index]]) > 0.95
 
 
-def test_nothing_and_what_never_occurs():
-    assert probable_label_errors(np.zeros((0, 2)), np.zeros(0, dtype=int)) == []
+def test_a_class_that_never_occurs():
     sure = np.array([[0.05, 0.05, 0.9], [0.9, 0.05, 0.05]])
-    assert probable_label_errors(sure, np.array([0, 0])) == [], "class 2 has no example"
+    assert issues_of(sure, np.array([0, 0])) == [], "class 2 has no example"
 
 
 def test_a_class_that_models_do_not_know():
@@ -119,14 +109,14 @@ def test_a_class_that_models_do_not_know():
     first = np.array([0.9, 0.9, 0.8, 0.7, 0.6, 0.3])
     probabilities = np.stack([first, 0.99 - first, np.full(6, 0.01)], 1)
     given = np.array([0, 0, 0, 0, 0, 2])
-    assert probable_label_errors(probabilities, given) == []
+    assert issues_of(probabilities, given) == []
     assert np.trace(confident_joint(probabilities, given)) == pytest.approx(1)
 
 
 def test_a_tie_is_no_contradiction():
     probabilities = np.full((4, 2), 0.5)
     given = np.array([0, 0, 1, 1])
-    assert probable_label_errors(probabilities, given) == []
+    assert issues_of(probabilities, given) == []
     assert np.allclose(confident_joint(probabilities, given), np.eye(2) / 2)
 
 
@@ -141,4 +131,3 @@ def test_the_joint_estimates_the_noise():
     assert np.abs(joint - real).max() < 0.03  # shares from 0.1 to 0.4
     assert joint.sum() == pytest.approx(1)
     assert np.allclose(joint.sum(1), np.bincount(given) / 6000)
-    assert confident_joint(np.zeros((0, 2)), np.zeros(0, dtype=int)).shape == (2, 2)

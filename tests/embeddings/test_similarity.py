@@ -13,10 +13,9 @@ from transformers import AutoModel
 
 from finetune.embeddings.similarity import (
     compare_pairs,
-    fit_standardizer,
     read_similarity,
 )
-from finetune.embeddings.vectors import unit_vectors
+from finetune.embeddings.vectors import Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, UserError
 from tests import fixtures as fx
@@ -34,13 +33,13 @@ def read(folder: Path, *rows: dict[str, Any], **options: Any) -> Any:
 
 
 def test_texts(tmp_path: Path) -> None:
-    data = read(tmp_path, *(row(id=f"n{n}") for n in range(20)), row(label=None))
-    assert [pair.label for pair in data.pairs] == [3.0] * 20
-    assert data.notes == ("1 pair without gold left out",)
-    assert data.pairs[1].key == "n1" and data.pairs[0].targets is None
-    data = read(tmp_path, row(label=-1.0), row(label=-1))
-    assert [pair.label for pair in data.pairs] == [None, None], "as in the test sets of GLUE"
-    assert "every label is -1" in data.notes[0]
+    pairs, notes = read(tmp_path, *(row(id=f"n{n}") for n in range(20)), row(label=None))
+    assert [pair.label for pair in pairs] == [3.0] * 20
+    assert notes == ["1 pair without gold left out"]
+    assert pairs[1].key == "n1" and pairs[0].targets is None
+    pairs, (note,) = read(tmp_path, row(label=-1.0), row(label=-1))
+    assert [pair.label for pair in pairs] == [None, None], "as in the test sets of GLUE"
+    assert "every label is -1" in note
 
 
 def test_targets(tmp_path: Path) -> None:
@@ -48,18 +47,18 @@ def test_targets(tmp_path: Path) -> None:
         ({"index": 1, "index_pair": "1", "label": "same"}, {}, (2, 6)),
         ({"i": 1, "j": 0.0}, {"index": "i", "index_pair": "j"}, (0, 1)),
     ):
-        data = read(tmp_path, row(**values), columns=columns)
-        assert data.pairs[0].targets == ((4, 8), second)
-        assert data.pairs[0].label == values.get("label", 3.0) and not data.notes
+        (pair,), notes = read(tmp_path, row(**values), columns=columns)
+        assert pair.targets == ((4, 8), second)
+        assert pair.label == values.get("label", 3.0) and not notes
 
 
 def test_splits(tmp_path: Path) -> None:
     write_splits(tmp_path, train=[row()], validation=[row()])
     with pytest.raises(UserError, match="one split of train, validation with --split"):
         read_similarity(str(tmp_path))
-    assert len(read_similarity(str(tmp_path), split="validation").pairs) == 1
+    assert len(read_similarity(str(tmp_path), split="validation")[0]) == 1
     write_splits(tmp_path, test=[row(), row()])
-    assert len(read_similarity(str(tmp_path)).pairs) == 2
+    assert len(read_similarity(str(tmp_path))[0]) == 2
 
 
 @pytest.mark.parametrize(
@@ -120,10 +119,10 @@ def test_layers_and_standardization() -> None:
     pairs = [pair(LEFT, RIGHT), pair(RIGHT, "the dog"), pair("a film", LEFT)]
     texts = [text for p in pairs for text in p.texts()]
     layered = Embedder(fx.checkpoint(), layers=range(LAYERS + 1), combine="none")
-    standardizer = fit_standardizer(layered, texts, most=100)
+    standardizer = Standardizer.fit(read.vectors for read in layered.encode(texts))
     measured = compare_pairs(layered, pairs, standardizer=standardizer)
-    order = [(m.layer, m.standardized) for m in measured]
-    assert order == [(n, z) for z in (False, True) for n in range(LAYERS + 1)]
+    names = [f"layer {n}, {z}" for z in ("raw", "standardized") for n in range(LAYERS + 1)]
+    assert [cosines.name for cosines in measured] == names
     last = compare_pairs(Embedder(fx.checkpoint()), pairs)[0]
     np.testing.assert_allclose(measured[LAYERS].values, last.values, atol=1e-6)
     vectors = np.stack([e.vectors[0] for e in layered.encode(texts)])
