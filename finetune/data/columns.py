@@ -126,6 +126,8 @@ def _array(values: Sequence[Any], hint: Any) -> pa.Array:
     if "struct" not in str(type):
         return pa.array(values, type)
     missing = pa.array([value is None for value in values], pa.bool_())
+    if missing.true_count == len(values):
+        return pa.nulls(len(values), type)
     if (item := _item(hint)) is not None:
         ends = itertools.accumulate((len(value or ()) for value in values), initial=0)
         items = _array(list(itertools.chain.from_iterable(filter(None, values))), item)
@@ -139,6 +141,8 @@ def _array(values: Sequence[Any], hint: Any) -> pa.Array:
 
 
 def _values(array: pa.Array, hint: Any) -> list[Any]:
+    if array.null_count == len(array):
+        return [None] * len(array)
     hint = _without_none(hint)
     if (item := _item(hint)) is not None:
         items, ends = _values(array.flatten(), item), array.value_lengths().fill_null(0)
