@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from unicodedata import normalize
 
@@ -258,6 +259,17 @@ class Examples(Sequence[Any]):
             return self
         return self.replace(name, map(changed.__getitem__, codes))
 
+    def converted(self, example_type: Any, values: Mapping[str, Iterable[Any]]) -> Examples:
+        """Convert to examples of another type, with these values of fields; others stay."""
+        import numpy as np
+
+        changed = self._with({**self._columns}, self._rows)
+        changed.example_type = example_type
+        if self._table is not None:
+            return Examples._mapped(example_type, stored(changed._packed(values)))
+        changed._columns |= {name: np.fromiter(value, object) for name, value in values.items()}
+        return changed
+
     def map(self, change: Callable[[int, Any], Any]) -> Examples:
         """Apply ``change`` to each index and its example; it must keep the ``id``."""
         return collected(itertools.starmap(change, enumerate(self)), "converting")
@@ -298,22 +310,24 @@ class Examples(Sequence[Any]):
         cls = self.example_type.__name__ if self else None
         return {"kind": cls, "is_large": self.is_large}
 
-    def _packed(self) -> Iterator[pa.RecordBatch]:
+    def _packed(
+        self, values: Mapping[str, Iterable[Any]] = MappingProxyType({})
+    ) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         fields = fields_of(self.example_type)
-        names = list(fields)
-        if self.example_type in EXAMPLES:
+        if self._table is None:
             self.stats("text")  # computes all
-            names += [_STATS_PREFIX + name for name in COLUMN_STATS]
-        for chunks in zip(*map(self._chunks, names), strict=True):
+        names = [*fields, *(_STATS_PREFIX + name for name in COLUMN_STATS)]
+        chunks = [_batches(values[n]) if n in values else self._chunks(n) for n in names]
+        for of_rows in zip(*chunks, strict=True):
             arrays = dict[str, pa.Array]()
-            for name, chunk in zip(names, chunks, strict=True):
+            for name, chunk in zip(names, of_rows, strict=True):
                 if isinstance(chunk, pa.ChunkedArray):
                     arrays[name] = chunk.combine_chunks()
                 else:
-                    field = fields.get(name)
-                    arrays[name] = field.array(chunk.tolist()) if field else pa.array(chunk)
+                    rows = chunk if isinstance(chunk, list) else chunk.tolist()
+                    arrays[name] = fields[name].array(rows) if name in fields else pa.array(chunk)
             yield pa.RecordBatch.from_pydict(arrays)
 
     @staticmethod
@@ -376,7 +390,7 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     if cls is ChoiceQuestion:  # which needs no context
         choices = map(attrgetter("choices"), examples)
         blank = np.array([not all(map(str.strip, strings)) for strings in choices])
-    elif cls is TokenExample:
+    elif "words" in cls.__match_args__:
         words = np.array(list(map(len, map(attrgetter("words"), examples))))
     damaged = sums("\ufffd" in text for text in flat) > 0
     stats = {

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat, tee
+from operator import itemgetter
 
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
@@ -65,7 +66,7 @@ def to_bio(splits: Mapping[str, Sequence[TokenRow]]) -> tuple[dict[str, Examples
         notes.append("nested spans: examples have spans, no tags")
     for split in every:
         split.nested = nested
-    return {name: split.rows.map(split.example) for name, split in by_name.items()}, notes
+    return {name: split.examples() for name, split in by_name.items()}, notes
 
 
 def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
@@ -121,15 +122,8 @@ class Conversion:
 
     def example(self, index: int, sentence: TokenRow) -> TokenExample:
         """Convert a sentence to an example, with its spans and one column of tags in BIO."""
-        columns = self.renamed(sentence.tag_columns)
-        spans = self.spans_of(columns, sentence.spans)
-        tags = columns[0] if columns else None
-        if self.scheme is not None and len(columns) > 1:
-            tags = None
-        elif tags is not None and self.scheme not in (None, "BIO"):
-            tags = tuple(convert_tags(tags, str(self.scheme), "BIO"))
-        if tags is None and spans is not None and not self.nested:
-            tags = tuple(spans_to_tags(spans, len(sentence.words), "BIO"))
+        num_words = len(sentence.words)
+        spans, tags = self.gold(num_words, sentence.tag_columns, sentence.spans)
         return TokenExample(
             index,
             sentence.words,
@@ -143,6 +137,21 @@ class Conversion:
             key=sentence.key,
             relations=sentence.relations,
         )
+
+    def gold(
+        self, num_words: int, columns: _TagColumns, spans: tuple[Span, ...] | None
+    ) -> tuple[tuple[Span, ...] | None, tuple[str, ...] | None]:
+        """Make the spans of a sentence, and one column of tags in BIO."""
+        columns = self.renamed(columns)
+        spans = self.spans_of(columns, spans)
+        tags = columns[0] if columns else None
+        if self.scheme is not None and len(columns) > 1:
+            tags = None
+        elif tags is not None and self.scheme not in (None, "BIO"):
+            tags = tuple(convert_tags(tags, str(self.scheme), "BIO"))
+        if tags is None and spans is not None and not self.nested:
+            tags = tuple(spans_to_tags(spans, num_words, "BIO"))
+        return spans, tags
 
     def spans_of(
         self, columns: _TagColumns, spans: tuple[Span, ...] | None
@@ -161,7 +170,19 @@ class _Split(Conversion):
         self.rows, numbers = rows, {*map(len, rows.column("tag_columns"))}
         self.counts = Counter(chain.from_iterable(chain.from_iterable(rows.column("tag_columns"))))
         self.is_tagged, self.has_several = bool(numbers - {0}), bool(numbers - {0, 1})
+        without_spans = all(spans is None for spans in rows.column("spans"))
+        self.has_plain_tags = without_spans and not self.has_several
         super().__init__(_spelled({*self.counts}))
+
+    def examples(self) -> Examples:
+        """The sentences as examples."""
+        rows = self.rows
+        numbers = repeat(0) if self.has_plain_tags else map(len, rows.column("words"))
+        golds = map(self.gold, numbers, rows.column("tag_columns"), rows.column("spans"))
+        spans, tags = (map(itemgetter(i), same) for i, same in enumerate(tee(golds)))
+        unset = {name: repeat((), len(rows)) for name in ("before", "after", "targets")}
+        values = {"id": range(len(rows)), "spans": spans, "tags": tags} | unset
+        return rows.converted(TokenExample, values)
 
     def transitions(self) -> Transitions | None:
         columns = map(self.renamed, self.rows.column("tag_columns"))
@@ -174,7 +195,7 @@ class _Split(Conversion):
         raise AssertionError
 
     def nests(self) -> bool:
-        if not self.has_several and all(spans is None for spans in self.rows.column("spans")):
+        if self.has_plain_tags:
             return False
         names = ("tag_columns", "spans", "misaligned", "offsets")
         return any(

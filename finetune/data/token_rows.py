@@ -45,6 +45,14 @@ class TokenRow(NamedTuple):
     key: str | int | None = None  # the id of the row
     relations: tuple[Relation, ...] | None = None
 
+    def texts(self) -> list[str]:
+        """The words joined by blanks."""
+        return [" ".join(self.words)]
+
+    def shared(self) -> str | None:
+        """The document, which other sentences share; None without."""
+        return self.document
+
 
 def word_columns(table: Table, named: Mapping[str, str], rows: Sequence[Row]) -> Columns:
     """Choose the columns that the user names, else those with usual names and fitting values.

@@ -242,14 +242,15 @@ def tags_and_scheme(examples: Examples) -> tuple[set[str], str | None]:
 
 def _span_notes(splits: Sequence[Examples]) -> list[str]:
     notes = []
-    columns = (rows.columns("where", "misaligned") for rows in splits)
-    misaligned = [(where, len(spans)) for where, spans in chain(*columns) if spans]
+    kept = (rows.keep(map(bool, rows.column("misaligned"))) for rows in splits)
+    misaligned = [rows for rows in kept if rows]
     if misaligned:
-        counted = quantity(sum(number for _, number in misaligned), "span")
+        spans = chain.from_iterable(rows.column("misaligned") for rows in misaligned)
+        counted = quantity(sum(map(len, spans)), "span")
         notes.append(
             f"{WARNING}{counted} in characters with an end inside a word: words of train are split "
             "there, and in other splits no prediction reaches such a span (span_f1_characters "
-            f"counts it as missed); first in {misaligned[0][0]}"
+            f"counts it as missed); first in {misaligned[0].locations([0])[0]}"
         )
     every = chain.from_iterable(rows.column("discontinuous") for rows in splits)
     if locations := list(chain.from_iterable(every)):

@@ -62,6 +62,7 @@ VIEWS: dict[str, Callable[[Examples], Any]] = {
     "renumbered": lambda rows: list(rows.take(ORDER % len(rows)).renumbered()),
     "columns": lambda rows: list(rows.columns("where", "id")),
     "replaced": lambda rows: list(rows.replace("key", range(len(rows)))),
+    "converted": lambda rows: list(rows.converted(rows.example_type, {"key": range(len(rows))})),
     "mapped": lambda rows: list(rows.map(lambda i, row: replace(row, key=i))),
     "golds": lambda rows: (list(rows.golds()), rows.gold_counts()),
     "statistics": lambda rows: {name: rows.stats(name).tolist() for name in COLUMN_STATS},
