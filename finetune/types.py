@@ -563,7 +563,8 @@ class TextPrediction(Prediction):
     ``label`` is None for a blank text, which has no prediction, and all its probabilities are NaN.
     ``positive`` is the positive class of models with two labels, whose F1 is ``f1``. The
     probabilities of all labels without the fitted temperature, ``uncalibrated``, are not saved.
-    ``separator`` divides the levels of labels such as ``sport/football``.
+    ``separator`` divides the levels of labels such as ``sport/football``. ``similarity`` names the
+    measure of a number that compares two texts, such as ``cosine``, on a scale of its own.
     """
 
     label: str | tuple[str, ...] | float | None
@@ -572,6 +573,7 @@ class TextPrediction(Prediction):
     positive: str | None = None
     uncalibrated: Mapping[str, float] | None = field(default=None, compare=False, repr=False)
     separator: str | None = None
+    similarity: str | None = None
 
     @property
     def value(self) -> Any:
@@ -619,7 +621,11 @@ class TextPrediction(Prediction):
         values = {"label": label, **_known(score=self.score, scores=self.scores)}
         if self.scores is not None and any(map(math.isnan, self.scores.values())):
             values = {"label": label, "score": None, "scores": dict.fromkeys(self.scores)}
-        return values | _known(positive_label=self.positive, label_separator=self.separator)
+        return values | _known(
+            positive_label=self.positive,
+            label_separator=self.separator,
+            similarity=self.similarity,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -883,10 +889,16 @@ class SentencePrediction(Prediction):
         """1 less the margin between the two best labels."""
         return _one_less_margin(self.scores) if self.scores else None
 
+    @property
+    def similarity(self) -> str | None:
+        """The measure of a number that compares the texts of a pair."""
+        return "cosine" if isinstance(self.label, float) else None
+
     def _values(self) -> dict[str, Any]:
         if self.label is None:
             return {"vector": self.vectors[0].astype(float).round(6).tolist()}
-        return _known(label=self.label, score=self.score, scores=self.scores)
+        values = {"label": self.label, "score": self.score, "scores": self.scores}
+        return _known(**values, similarity=self.similarity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -983,6 +995,13 @@ def quantity(number: int, one: str, many: str = "") -> str:
     ('1 row', '2,000 rows have')
     """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def noun_of(example: Any) -> str:
+    """Name what is cut of an example that is too long: a ``word``, a ``pair`` or a ``text``."""
+    if isinstance(example, TokenExample):
+        return "word"
+    return "pair" if type(example) is TextExample and example.pair is not None else "text"
 
 
 def abbreviated(names: Iterable[str], most: int = 12) -> str:

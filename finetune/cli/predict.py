@@ -39,7 +39,7 @@ from finetune.runtime.row_files import (
     row_writer,
     with_columns,
 )
-from finetune.types import UserError, quantity
+from finetune.types import UserError, noun_of, quantity
 
 if TYPE_CHECKING:
     from finetune.inference.predictor import Predictor
@@ -231,6 +231,7 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
         def rows() -> Iterator[dict[str, Any]]:
             for prediction in predictions:
                 example = noted.pop(prediction.id)
+                counts[noun_of(example)] += 1
                 id = example.id if example.key is None else example.key
                 row = prediction.to_dict() | {"id": id}
                 if has_uncertainty and (value := prediction.uncertainty) is not None:
@@ -253,7 +254,7 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             (counts["blank"], "blank text", "not predicted (label null)"),
             (
                 counts["cut"],
-                "word" if task.description.words else "text",
+                next((noun for noun in ("word", "pair") if counts[noun]), "text"),
                 f"cut to {task.state.max_length} tokens",
             ),
         ):

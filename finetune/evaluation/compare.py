@@ -118,7 +118,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
                 f"{option}: it is for --metric {name}, and the metric is {metric}: name the metric "
                 f"{name}, or leave {option} out."
             )
-    units = type.wording.unit
+    units = aligned.runs[0].unit
     if options.unit == "document":
         first, units = aligned.runs[0], "document"
         if all(name is None for name in first.documents):

@@ -23,7 +23,7 @@ import numpy as np
 from finetune.data import DataError
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.metrics import Metric, mean, means, name_of
-from finetune.types import UserError, quantity
+from finetune.types import UserError, noun_of, quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.training_vocabulary import TrainingVocabulary
@@ -225,6 +225,12 @@ class Tables:
 
     def __len__(self) -> int:
         return len(self.gold)
+
+    @property
+    def unit(self) -> str:
+        """The unit that has a prediction, in the singular; two texts are a pair."""
+        unit = self.type.wording.unit
+        return noun_of(self.examples[0]) if unit == "text" and self.examples else unit
 
     @property
     def is_rated(self) -> bool:

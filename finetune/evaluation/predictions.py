@@ -256,7 +256,7 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
 
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("positive_label", "text", "text_pair", "choice_text", "where"), str),
-    **dict.fromkeys(("lemma", "pos", "label_separator"), str),
+    **dict.fromkeys(("lemma", "pos", "label_separator", "similarity"), str),
     **dict.fromkeys(("choices", "senses", "subwords"), list[str]),
     **dict.fromkeys(("losses", "boundary_losses"), list[float]),
     **dict.fromkeys(("answer", "document"), str | None),

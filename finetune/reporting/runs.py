@@ -264,7 +264,7 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
         scores,
         standard_deviation(scores),
         counts[0].num_units,
-        type.wording.unit,
+        predictions[0].unit,
     )
 
 

@@ -25,7 +25,7 @@ from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
-from finetune.types import Batch, Example, TokenExample, quantity
+from finetune.types import Batch, Example, TokenExample, noun_of, quantity
 
 SAMPLED_STEPS = 400
 """Number of steps whose batches choose the shapes of rows on a GPU."""
@@ -164,8 +164,8 @@ def _encode(
         counted = quantity(windows, "example")
         report(f"{counted} of {split} over --max-length: read in several windows")
     if encoded.num_cut:
-        noun = "word" if task.description.words else "text"
-        report(f"{quantity(encoded.num_cut, noun)} of {split} cut to fit --max-length")
+        number = quantity(encoded.num_cut, noun_of(examples[0]))
+        report(f"{number} of {split} cut to fit --max-length")
     for note in encoded.notes:
         report(f"{split}: {note}")
     return encoded

@@ -344,7 +344,8 @@ def test_predictions(trained: dict[str, Path]) -> None:
     outcome = run("predict", trained["mean"], "--text", TEXTS[0]).ok()
     assert len(json.loads(outcome.out)["vector"]) == 32
     outcome = run("predict", trained["cls"], "--text", TEXTS[0], "--pair", TEXTS[0])
-    assert json.loads(outcome.out) == {"id": 0, "label": pytest.approx(1.0, abs=1e-5)}
+    label = pytest.approx(1.0, abs=1e-5)
+    assert json.loads(outcome.out) == {"id": 0, "label": label, "similarity": "cosine"}
     (answer,) = finetune.load(trained["softmax"]).predict([(TEXTS[0], TEXTS[1])])
     values = answer.to_dict()
     assert values["label"] == max(values["scores"], key=values["scores"].get)
@@ -355,6 +356,20 @@ def test_predictions(trained: dict[str, Path]) -> None:
     with torch.no_grad():
         probabilities = head.classifier(torch.cat([u, v, (u - v).abs()])).softmax(0)
     assert list(values["scores"].values()) == pytest.approx(probabilities.tolist(), abs=1e-5)
+
+
+def test_cosines_have_no_mean_error_on_the_scale_of_gold(
+    trained: dict[str, Path], workdir: Path, tmp_path: Path
+) -> None:
+    first, *rows = read_jsonl(workdir / "numbers.jsonl")
+    file = tmp_path / "long.jsonl"
+    write_jsonl(file, [{**first, "text": "guitar " * 99}, *rows])
+    scored = run("score", trained["cls"], "--data", file, "--json").ok()
+    assert [*json.loads(scored.out)] == ["pearson", "spearman"]
+    assert "1 pair cut to 40 tokens" in scored.err
+    options = ("--split", "validation", "--format", "json")
+    analysis = json.loads(run("report", trained["cls"], *options).ok().out)
+    assert "mse" not in analysis["scores"] and analysis["errors"] == {"error": len(rows) + 1}
 
 
 def test_run_folders(trained: dict[str, Path]) -> None:

@@ -56,6 +56,7 @@ from finetune.evaluation.metrics import (
     recall,
     spearman,
     weighted_f1,
+    weighted_ranks,
 )
 from finetune.evaluation.positive import named_positive, positive_label
 from finetune.types import TextExample, TextPrediction, UserError, abbreviated, quantity
@@ -103,6 +104,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPred
         scores if has_all else None,
         row.get("positive_label"),
         separator=row.get("label_separator") or None,
+        similarity=row.get("similarity"),
     )
 
 
@@ -449,6 +451,10 @@ def _pairs(tables: Tables) -> np.ndarray:
     return np.array([tables.gold, tables.predicted], dtype=np.float64).T
 
 
+def _on_scale_of_gold(tables: Tables) -> bool:
+    return not any(prediction.similarity for prediction in tables.predictions)
+
+
 def _as_numbers(tables: Tables) -> Tables:
     sides = [np.array(side, dtype=np.float64) for side in (tables.gold, tables.predicted)]
     for name, side in zip(("gold", "predicted"), sides, strict=True):
@@ -456,8 +462,11 @@ def _as_numbers(tables: Tables) -> Tables:
             raise UserError(
                 f"{name} value {index} is {side[index]}: only finite numbers have a score"
             )
-    deviation = np.abs(sides[0] - sides[1])
     gold, predicted = (side.tolist() for side in sides)
+    if not _on_scale_of_gold(tables):  # their ranks are compared, as fractions
+        weights = np.ones((1, len(gold)))
+        sides = [weighted_ranks(side, weights)[0] / len(gold) for side in sides]
+    deviation = np.abs(sides[0] - sides[1])
     nothing = np.zeros(len(gold), bool)  # no number is exactly right
     columns = {"deviation": deviation, "category": np.full(len(gold), "error", object)}
     items = Items.of(range(len(gold)), gold, predicted, credit=nothing, **columns)
@@ -470,7 +479,9 @@ NUMBER = PredictionType(
     metrics={
         "pearson": Metric(_pairs, pearson, weighted=True),
         "spearman": Metric(_pairs, spearman, weighted=True),
-        "mse": Metric(lambda tables: means(tables.items.columns["deviation"] ** 2), mean),
+        "mse": Metric(
+            lambda tables: means(tables.items.columns["deviation"] ** 2), mean, _on_scale_of_gold
+        ),
         "pearson_all": Metric(_pairs, pearson, reported=False, weighted=True),
         "spearman_all": Metric(_pairs, spearman, reported=False, weighted=True),
     },
