@@ -122,7 +122,9 @@ def find_warm_start(
     if config.trains_language_model and custom_type is None and has_language_model:
         note = f"encoder and masked language model from {shown}"
     elif rows is None:
-        note = f"encoder from {shown}; new head"
+        has_head = config.description.library == "transformers" or labels
+        is_new = has_head or config.trains_language_model
+        note = f"encoder from {shown}{'; new head' if is_new else ''}"
     else:
         pairs = list(zip(labels, rows, strict=True))
         kept = ", ".join(label for label, row in pairs if row is not None)

@@ -396,7 +396,8 @@ def test_a_run_starts_from_another_with_its_pooling(
     labeled, _ = loaded(workdir, "softmax", "nli.jsonl", model=str(trained["cls"]))
     assert (labeled.state.pooling, labeled.state.normalize) == ("cls", False)
     start = {"model": None, "init_from": str(trained["cls"])}
-    task, _ = loaded(workdir, "cosine", "numbers.jsonl", **start)
+    task, data = loaded(workdir, "cosine", "numbers.jsonl", **start)
+    assert f"encoder from {trained['cls']}" in task.notes(data), "there is no head"
     assert (task.state.pooling, task.state.normalize) == ("cls", True)
     assert task.model().pooling == "cls"  # also for objectives without labels
     other, _ = loaded(workdir, "cosine", "numbers.jsonl", pooling="mean", **start)
