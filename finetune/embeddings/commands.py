@@ -276,17 +276,9 @@ class Wsd(LayersOption, EncodingOption, Command):
         fit_senses(self)
 
 
-def open_embedder(command: Any, layers: str, **options: Any) -> Embedder:
+def open_embedder(command: Any, **options: Any) -> Embedder:
     """Load the encoder of a command with its pooling, lengths and batches."""
     from finetune.inference.embed import Embedder
 
-    options |= {"layers": layer_numbers(layers), "pooling": command.pooling}
+    options |= {"pooling": command.pooling}
     return Embedder(command.model, **options, **command.encoder.keywords())
-
-
-def layer_numbers(value: str) -> str | tuple[int, ...]:
-    """Parse a list of layer numbers; other values stay unchanged."""
-    try:
-        return tuple(int(number) for number in value.split(","))
-    except ValueError:
-        return value

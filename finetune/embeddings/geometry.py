@@ -243,7 +243,7 @@ def print_geometry(command: Geometry) -> None:
     """Measure the encoder of the command, write its files, and print a table of the layers."""
     sources = text_sources(command.data, command.encoding)
     figures = measure_geometry(
-        open_embedder(command, "all", unit="word", combine="none"),
+        open_embedder(command, layers="all", unit="word", combine="none"),
         (line for source in sources for line in source.lines()),
         most=command.texts,
         sentences=command.sentence,

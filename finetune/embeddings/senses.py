@@ -31,7 +31,6 @@ from finetune.cli.output import (
     write_run,
 )
 from finetune.data.json_files import read_object
-from finetune.embeddings.commands import layer_numbers
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.embeddings.wordnet import DATA_FILES, Inventory, pos_of, read_inventory
@@ -292,9 +291,7 @@ class WordSenses:
         counts_type = list[list[str | dict[str, int]]]
         content = read_object(path, {"settings": dict, "weights": str, "counts": counts_type})
         try:
-            layers = content["settings"]["layers"]
-            layers = tuple(layers) if isinstance(layers, list) else layers
-            settings = SenseSettings(**content["settings"] | {"layers": layers})
+            settings = SenseSettings(**content["settings"])
             counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
             vectors = load_file(folder / VECTORS_FILE)
         except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
@@ -319,7 +316,7 @@ def fit_senses(command: Wsd) -> None:
     reporter, options = Reporter(), command.encoder.keywords()
     settings = SenseSettings(
         model=command.model,
-        layers=layer_numbers(command.layers),
+        layers=command.layers,
         pooling=command.pooling,
         prior=command.prior,
         gloss_weight=command.glosses,

@@ -121,7 +121,7 @@ class Objective:
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         """Compute the loss over all texts of an optimizer batch, and the number to divide it by."""
-        raise NotImplementedError
+        return ranking_loss(*sides[:4], self.temperature)
 
     def batch_loss(
         self,
@@ -138,18 +138,13 @@ class Objective:
             for k in range(3)
         ]
         u, v, negatives = (vectors.index_select(0, row) for row in rows)
-        identity, label = targets["identity"], targets["label"]
-        first, second, negative = (identity.index_select(0, row) for row in rows)
+        first, second, negative = (targets["identity"].index_select(0, row) for row in rows)
         # each process has the templates: those of the first one count
-        templates = [np.flatnonzero(alone & (side == k))[0] for k in np.unique(side[alone])]
-        sides = Sides(
-            u,
-            v,
-            negatives,
-            (first, second, negative),
-            label.index_select(0, rows[0]),
-            [vectors[int(row)] for row in templates],
-        )
+        templates = [
+            vectors[np.flatnonzero(alone & (side == k))[0]] for k in np.unique(side[alone])
+        ]
+        label = targets["label"].index_select(0, rows[0])
+        sides = Sides(u, v, negatives, (first, second, negative), label, templates)
         return self.loss(sides, model)
 
 
@@ -169,11 +164,6 @@ class _SimCSE(Objective):
 
     def _further_views(self) -> Sequence[TokenSequence]:
         return []
-
-    def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
-        first, _, negative = sides.identities
-        ids = first, first, negative
-        return ranking_loss(sides.u, sides.v, sides.negatives, ids, self.temperature)
 
 
 class _Mirror(_SimCSE):
@@ -255,9 +245,6 @@ class _Ranking(Objective):
         "entailment and contradiction or with two such as duplicate and not_duplicate"
     )
     select = staticmethod(positive_pairs)
-
-    def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
-        return ranking_loss(*sides[:4], self.temperature)
 
 
 class _Softmax(Objective):

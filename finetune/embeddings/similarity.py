@@ -224,7 +224,7 @@ def run_similarity(command: Similarity) -> None:
     unit: Any = command.unit
     if unit == "auto":
         unit = "text" if pairs[0].targets is None else "word"
-    embedder = open_embedder(command, command.layers, unit=unit, combine=command.combine)
+    embedder = open_embedder(command, layers=command.layers, unit=unit, combine=command.combine)
     options: dict[str, Any] = {"reporter": Reporter(quiet=command.format != "table")}
     if command.standardize is not None:
         sources = text_sources(command.standardize, command.encoding)

@@ -33,7 +33,7 @@ _ROWS = 4096
 def embed(command: Embed) -> None:
     """Write the vectors of all inputs of the command, or print them."""
     options = {name: getattr(command, name) for name in ("unit", "combine", "normalize")}
-    embedder = open_embedder(command, command.layers, **options)
+    embedder = open_embedder(command, layers=command.layers, **options)
     with Reporter(quiet=command.out is None and sys.stdout.isatty()) as reporter:
         embeddings = embedder.encode(_inputs(command), reporter)
         if command.out is not None:

@@ -131,7 +131,7 @@ def majority_sense(words: Sequence[str], labels: Sequence[str | None]) -> float 
 
 def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
     """Write the map of the command and print the scores of its layers."""
-    embedder = open_embedder(command, command.layers, unit="word", combine="none")
+    embedder = open_embedder(command, layers=command.layers, unit="word", combine="none")
     rows: list[Array] = []
     with Reporter() as progress:
         progress.start("embedding", len(occurrences), unit="text")

@@ -77,8 +77,9 @@ class Embedder:
     Args:
         model: Hub id, short name or folder of an encoder, or the folder of a run.
         unit: The unit that gets a vector. Texts are split into words as for ``tag``.
-        layers: ``"last"``, ``"last4"``, ``"all"``, or numbers: 0 is the output of the embeddings, 1
-            to L are the layers, and negative numbers count from the last.
+        layers: ``"last"``, ``"last4"``, ``"all"``, or numbers, perhaps as in ``"0,-1"``: 0 is the
+            output of the embeddings, 1 to L are the layers, and negative numbers count from the
+            last.
         combine: Return the mean or the sum of the layers, or ``"none"`` for each of them.
         pooling: Pool a word over its subwords, or a text over its tokens with the special ones, by
             their mean, their maximum, or the first (for a text the CLS token). None is the mean;
@@ -274,8 +275,11 @@ class Embedder:
 
 
 def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:
-    named = {"last": [-1], "last4": list(range(-min(4, count), 0)), "all": list(range(count))}
-    numbers: Any = named.get(layers) if isinstance(layers, str) else layers
+    numbers: Any = layers
+    if isinstance(layers, str):
+        named = {"last": [-1], "last4": list(range(-min(4, count), 0)), "all": list(range(count))}
+        with contextlib.suppress(ValueError):
+            numbers = named.get(layers) or list(map(int, layers.split(",")))
     are_numbers = isinstance(numbers, Sequence) and {*numbers} <= {*range(-count, count)}
     if not are_numbers or not numbers:
         value = ",".join(map(str, layers)) if isinstance(layers, list | tuple) else layers
