@@ -65,32 +65,27 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
     The second value is the number of rows that are written.
     """
     omitted: Omissions = defaultdict(list)
-    rows = annotations.rows
-    of_words = annotations.input_type == "tokens"
+    rows, of_words = annotations.rows, annotations.input_type == "tokens"
 
-    losses: list[tuple[bool, str, str, Callable[[Any], Any]]] = [
-        (
-            not of_words and to in _TOOLS,
-            "with votes of annotators",
-            "the label of the majority is written",
-            lambda example: example.votes,
-        ),
-        (
-            of_words and to in ("conll", "doccano"),
+    def count(which: str, what: str, is_lost: Callable[[Any], Any]) -> None:
+        if names := [row.name for row in rows if is_lost(row.example)]:
+            omitted[which, what] = names
+
+    if to in _TOOLS and not of_words:
+        majority = "the label of the majority is written"
+        count("with votes of annotators", majority, lambda example: example.votes)
+    if to in ("conll", "doccano") and of_words:
+        count(
             "with relations between spans",
             "the relations are not written",
             lambda example: example.relations,
-        ),
-        (
-            of_words and to in _TOOLS,
+        )
+    if to in _TOOLS and of_words:
+        count(
             "with words that begin or end with invisible characters",
             "a reader of their text leaves these characters out of its words",
             lambda example: not all(map(_is_visible, example.words)),
-        ),
-    ]
-    for applies, which, what, has_more in losses:
-        if applies and (names := [row.name for row in rows if has_more(row.example)]):
-            omitted[which, what] = names
+        )
     if of_words and to != "conll":  # in JSON Lines, words may be without a text
         rows = [
             row if to == "jsonl" and row.example.text is None else with_text(row) for row in rows

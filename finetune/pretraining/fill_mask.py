@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from finetune.data import Dataset
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import new_config
-from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.packing import read_running_documents
@@ -111,31 +111,9 @@ class MaskedTask(Task):
 class MaskFilling(MaskedTask):
     """Prediction of the subwords at the mask tokens of a text."""
 
-    def _encode_chunk(self, examples: Sequence[Any], for_training: bool) -> EncodedExamples:
-        mask, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
-        examples = [
-            replace(example, text=MASKS.sub(lambda _: mask, example.text)) for example in examples
-        ]
-        encoded = super()._encode_chunk(examples, for_training)
-        ids = encoded.sequences.ids
-        rows = [
-            (ids.values[start:end] == mask_id).nonzero()[0]
-            for start, end in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)
-        ]
-        for example, start, end in zip(
-            examples, encoded.offsets[:-1], encoded.offsets[1:], strict=True
-        ):
-            if not any(len(row) for row in rows[start:end]):
-                raise UserError(
-                    f"{example.where}: {example.text!r:.60} has no {mask}: write it in place of "
-                    "the subwords to predict."
-                )
-        targets = {"position": Ragged.of(rows)}
-        return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
-
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
-        room = self.tokenizer.room(self.state.max_length)
-        texts = [sample.text.split("\n") for sample in examples]
+        room, mask = self.tokenizer.room(self.state.max_length), self.tokenizer.tokenizer.mask_token
+        texts = [MASKS.sub(lambda _: mask, sample.text).split("\n") for sample in examples]
         lines = iter(self.tokenizer.subwords_with_words([x for text in texts for x in text]))
         separator = [self.tokenizer.tokenizer.sep_token_id]
         rows, num_cut = [], 0
@@ -151,6 +129,19 @@ class MaskFilling(MaskedTask):
             parts = windows([len(word) for word in words], room, 0)
             rows.append([encode_window(self.tokenizer, example.id, words, part) for part in parts])
         return rows, num_cut
+
+    def _window_targets(
+        self, example: TextExample, windows: Sequence[TokenSequence]
+    ) -> list[dict[str, list[int]]]:
+        mask, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
+        ids = [np.array(window.input_ids) for window in windows]
+        positions = [(of_window == mask_id).nonzero()[0].tolist() for of_window in ids]
+        if not any(positions):
+            raise UserError(
+                f"{example.where}: {example.text!r:.60} has no {mask}: write it in place of the "
+                "subwords to predict."
+            )
+        return [{"position": of_window} for of_window in positions]
 
     def decode(self, scores: Any, batch: Batch) -> list[Array]:
         """Decode the best subwords of each mask and their probabilities [M, 2, ``NUM_BEST``]."""
