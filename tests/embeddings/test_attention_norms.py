@@ -67,19 +67,13 @@ def test_equal_to_a_direct_computation_in_bert() -> None:
         torch.testing.assert_close(block.mixing[i], mixed / (mixed + itself))
 
 
-def test_float32_and_padded_batching() -> None:
-    modernbert = Encoder(tiny.model("modernbert"), batching="padded")
-    assert all(
-        block.error < 1e-5 for block in analyze_attention(modernbert, pack([TokenSequence(0, IDS)]))
-    )
-
-
-def test_sliding_windows_of_modernbert() -> None:
-    modernbert = encoder("modernbert", local_attention=4, global_attn_every_n_layers=3)
+def test_sliding_windows_of_modernbert_in_padded_rows() -> None:
+    changes = {"local_attention": 4, "global_attn_every_n_layers": 3}
+    modernbert = Encoder(tiny.model("modernbert", **changes), batching="padded")
     blocks = analyze_attention(modernbert, pack([TokenSequence(0, IDS)]))
     seen = [int((block.weights[0] > 0).sum()) for block in blocks]
     assert seen[0] == len(IDS) and seen[1] == 3  # the token and two on its right
-    assert all(block.error < 1e-10 for block in blocks)
+    assert all(block.error < 1e-5 for block in blocks)
 
 
 def test_one_sequence_at_a_time() -> None:

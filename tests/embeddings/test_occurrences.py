@@ -58,13 +58,10 @@ def test_words_of_any_kind(text: str, word: str, form: str):
     assert occurrence.shown.replace("[", "").replace("]", "") == " ".join(text.split())
 
 
-def test_given_words_match_as_they_are():
+def test_labels():
     rows = [TokenExample(0, ("the", "U.S.", "army"), tags=("DT", "NNP", "NN"))]
     (occurrence,) = find_occurrences(rows, parse_words("u.s.")).sample
     assert (occurrence.shown, occurrence.label) == ("the [U.S.] army", "NNP")
-
-
-def test_labels():
     spans = (Span(0, 4, "ORG"), Span(3, 4, "LOC"))
     words = ("University", "of", "west", "Leeds", "in", "Leeds")
     tags = ("B-ORG", "I-ORG", "I-ORG", "I-ORG", "O", "O")
@@ -107,26 +104,14 @@ def test_samples_are_the_same_for_a_seed():
     assert occurrences == find_occurrences(rows, parse_words("die"), limit=10)
     other = find_occurrences(rows, parse_words("die"), limit=10, seed=2)
     assert other.sample != occurrences.sample
-
-
-def test_repeated_contexts_count_once():
     occurrences = find_occurrences(texts("a die", "a die", "die, die"), parse_words("die"))
-    assert (len(occurrences.sample), occurrences.num_texts) == (3, 3)
+    assert (len(occurrences.sample), occurrences.num_texts) == (3, 3), "a context counts once"
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("", "'' is not a word"),
-        ("die,", "'' is not a word"),
-        ("bank/", "'bank/' is not a word"),
-        ("die,die/dies", "'die' is named twice"),
-        ("dya", "none of the 1 texts has it"),
-    ],
-)
-def test_errors(word: str, message: str):
-    with pytest.raises(UserError, match=message):
-        find_occurrences(texts("a red dye"), parse_words(word))
+@pytest.mark.parametrize("word", ["", "die,", "bank/", "die,die/dies"])
+def test_errors(word: str):
+    with pytest.raises(UserError, match=r"is not a word|'die' is named twice"):
+        parse_words(word)
 
 
 def test_files(tmp_path: Path):

@@ -22,21 +22,20 @@ TARGET = {"start": 0, "end": 1, "lemma": "b", "pos": "NOUN"}
     [
         ({"tokens": "a b"}, "a row needs `tokens`, a list of words"),
         ({"targets": None}, "a row needs .* and `targets`"),
-        ({"targets": [TARGET | {"start": 1, "end": 3}]}, "target of the 2 words"),
-        ({"targets": [TARGET | {"start": 1, "end": 1}]}, "target of the 2 words"),
-        ({"targets": [{"start": 0, "end": 1, "pos": "NOUN"}]}, "target of the 2 words"),
-        ({"targets": [TARGET | {"pos": "X"}]}, "pos NOUN, VERB, ADJ or ADV"),
-        ({"targets": [TARGET | {"senses": [3]}]}, "target of the 2 words"),
         ({"targets": []}, "no row of train has targets"),
+        *(
+            ({"targets": [target]}, "target of the 2 words.* pos NOUN, VERB, ADJ or ADV")
+            for target in (
+                *(TARGET | {"start": 1, "end": end} for end in (1, 3)),
+                *(TARGET | change for change in ({"lemma": ""}, {"pos": "X"}, {"senses": [3]})),
+            )
+        ),
     ],
 )
 def test_wrong_rows(change: dict, message: str, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "x.jsonl", [{"tokens": ["a", "b"], "targets": []} | change])
     with pytest.raises(UserError, match=message):
         read_senses(str(tmp_path / "x.jsonl"))
-
-
-def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("some words")
     with pytest.raises(UserError, match="has no targets"):
         read_senses(str(tmp_path / "x.txt"))
@@ -53,6 +52,8 @@ def test_targets(tmp_path: Path) -> None:
 
 
 def test_example_inventory() -> None:
+    assert sense_key("asleep%5:00:00:dead(p):00") == "asleep%5:00:00:dead:00"
+    assert sense_key("U") is None and sense_key("bank%9:14:00::") is None
     inventory = read_inventory(EXAMPLES / "wordnet")
     assert inventory.senses["bank", "NOUN"] == ("bank%1:14:00::", "bank%1:17:00::")
     assert inventory.senses["light", "ADJ"][0] == "light%3:00:01::"
@@ -70,10 +71,12 @@ def test_example_inventory() -> None:
 
 
 def test_wrong_inventories(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such folder"):
-        read_inventory(tmp_path / "none")
-    with pytest.raises(UserError, match=r"no index\.sense in it"):
-        read_inventory(tmp_path)
+    for folder, message in (
+        (tmp_path / "none", "no such folder"),
+        (tmp_path, "no index.sense in it"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_inventory(folder)
     (tmp_path / "index.sense").write_text("bank%1:14:00:: 00000000 1\n")
     with pytest.raises(UserError, match=r"index\.sense:1: .* is not a line of a sense index"):
         read_inventory(tmp_path)
@@ -84,8 +87,3 @@ def test_wrong_inventories(tmp_path: Path) -> None:
     (tmp_path / "data.noun").write_text("00000000 03 n 01 entity 0 000 | x\n")
     with pytest.raises(UserError, match="no synset of bank%1:14:00:: begins at byte 3"):
         inventory.glosses(["bank%1:14:00::"])
-
-
-def test_sense_keys() -> None:
-    assert sense_key("asleep%5:00:00:dead(p):00") == "asleep%5:00:00:dead:00"
-    assert sense_key("U") is None and sense_key("bank%9:14:00::") is None

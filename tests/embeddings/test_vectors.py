@@ -50,8 +50,6 @@ def test_zero_vectors_and_constant_dimensions() -> None:
     fitted = Standardizer.fit([vectors[:90], vectors[90:]])
     assert np.isfinite(fitted(vectors)).all() and not fitted([[1.0, 9.0, 9.0]])[0, 1:].any()
 
-
-def test_too_little_text() -> None:
     for empty in ([], [VECTORS[:1]], [VECTORS[:0]]):
         with pytest.raises(UserError, match="two or more vectors"):
             Standardizer.fit(empty)
