@@ -208,9 +208,11 @@ class SentenceTask(Task):
         subwords = iter(self.tokenizer.first_subwords(flat, self.state.max_length))
         objective = self._objective
         room = self.state.max_length - len(objective.before) - len(objective.after)
-        if room < 1:
+        if room <= objective.num_reserved:
+            least = self.state.max_length + objective.num_reserved - room + 1
             raise UserError(
-                f"--max-length {self.state.max_length} leaves no room for text: raise it."
+                f"--max-length {self.state.max_length} leaves no room for text: write {least} or "
+                "more."
             )
         num_cut, result = 0, []
         for example, pair in zip(examples, texts, strict=True):

@@ -78,6 +78,8 @@ class Objective:
     keeps_normalization: ClassVar[bool] = True
     """Whether vectors have length 1 if those of the starting model have, as for objectives that
     read cosines alone."""
+    num_reserved: ClassVar[int] = 0
+    """Tokens of a sequence that training adds to a text."""
     temperature: float = 0.05
     """τ of the loss."""
 
@@ -282,6 +284,7 @@ class _ConditionalLM(Objective):
     needs = "running text with a sentence in each line, or pairs of adjacent texts"
     needs_mask = True
     keeps_normalization = False
+    num_reserved = NUM_CONDITIONS
     select = staticmethod(adjacent_texts)
 
     batch_loss = None  # type: ignore[assignment]

@@ -196,6 +196,12 @@ def test_a_frozen_encoder_and_a_tokenizer_without_mask(workdir: Path, tmp_path: 
         loaded(workdir, "mirror", "texts.txt", model=str(tmp_path / "bert"))
 
 
+def test_conditions_leave_room_for_texts(workdir: Path) -> None:
+    task, data = loaded(workdir, "cmlm", "texts.txt", max_length=17)
+    with pytest.raises(UserError, match="--max-length 17 leaves no room for text: write 18 or mor"):
+        task.encode(data.splits["train"])
+
+
 # --- Views ----------------------------------------------------------------------------------------
 
 
