@@ -12,6 +12,7 @@ before you patch what makes it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import tempfile
@@ -117,9 +118,13 @@ def load(config: TrainConfig) -> tuple[Any, Dataset]:
     return load_task(config, next(name for name, setup in CONFIGS.items() if type(config) is setup))
 
 
-def pad_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all encoders that are made from now on pad their rows."""
-    monkeypatch.setattr("finetune.models.encoder._padding_reason", lambda *_: "for this test")
+@contextlib.contextmanager
+def padded_rows(on: bool = True) -> Iterator[None]:
+    """Let all encoders that are made within a ``with`` block pad their rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        if on:
+            patch.setattr("finetune.models.encoder._padding_reason", lambda *_: "for this test")
+        yield
 
 
 def fit(config: TrainConfig, **options: Any) -> FitResult:

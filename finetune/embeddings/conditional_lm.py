@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from finetune.models.encoder import Batching
 from finetune.models.heads.base import load_module, save_module
 from finetune.models.heads.layers import pooled_tokens
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
@@ -44,8 +43,8 @@ class ConditionalMaskedLM(MaskedLanguageModel):
 
     lr_factor = 1.0
 
-    def __init__(self, model: Any, batching: Batching = "auto") -> None:
-        super().__init__(model, batching)
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
         if self._layers is None:
             raise UserError(
                 "--objective cmlm needs a masked language model of transformers, not "

@@ -61,7 +61,7 @@ from finetune.types import Batch, UserError
 
 ABOVE = ("pooler.", f"{BILSTM}.")
 """Names of a base model's submodules above its hidden states."""
-Batching = Literal["auto", "packed", "padded"]
+Batching = Literal["auto", "padded"]
 OWN_LAYERS: dict[Any, Any] = {"deberta": deberta, "mpnet": mpnet}
 """By ``Family.packing``, the modules that run the layers of a model on packed rows."""
 
@@ -73,8 +73,8 @@ class Encoder(nn.Module):
 
     Args:
         model: A base model of transformers, such as ``AutoModel`` loads.
-        batching: ``"auto"`` packs sequences where the model allows it, ``"packed"`` requires that,
-            ``"padded"`` pads them in groups of near-equal length. The numbers are the same.
+        batching: ``"auto"`` packs sequences where the model allows it, ``"padded"`` pads them in
+            groups of near-equal length. The numbers are the same.
 
     Attributes:
         width: H, the size of hidden states.
@@ -83,9 +83,6 @@ class Encoder(nn.Module):
         num_token_types: Number of token type ids; 0 or 1 if they make no difference.
         packed: Whether sequences share a packed row.
         padding_reason: Why sequences are padded; empty if they are packed.
-
-    Raises:
-        UserError: If ``batching`` is ``"packed"`` and the model cannot be packed.
 
     Examples:
         >>> from finetune import Encoder, TokenSequence, pack
@@ -432,22 +429,18 @@ def _check_range(name: str, ids: Tensor, size: int) -> None:
 
 
 def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) -> str:
-    if batching not in ("auto", "packed", "padded"):
-        raise UserError(f"batching must be auto, packed or padded, not {batching!r}")
+    if batching not in ("auto", "padded"):
+        raise UserError(f"batching must be auto or padded, not {batching!r}")
     if batching == "padded":
         return "batching is padded"
     model_type = model.config.model_type
-    reason = ""
     if model_type not in FAMILIES:
-        reason = f"no test shows that {model_type} models give the same results packed"
-    elif family_of(model) is None:
-        reason = f"{type(model).__name__} is not the {model_type} model that transformers has"
-    elif family.packing == "deberta":
-        reason = deberta.unsupported_reason(model)
-    elif family.packing != "mpnet" and not (family.packing and model.is_backend_compatible()):
-        reason = f"{model_type} models have no forward pass for packed rows"
-    elif getattr(model.config, "is_decoder", False):
-        reason = "the model is configured as a decoder"
-    if reason and batching == "packed":
-        raise UserError(f"--batching packed: {reason}; use auto or padded.")
-    return reason
+        return f"no test shows that {model_type} models give the same results packed"
+    if family_of(model) is None:
+        return f"{type(model).__name__} is not the {model_type} model that transformers has"
+    if family.packing == "deberta":
+        return deberta.unsupported_reason(model)
+    if family.packing != "mpnet" and not (family.packing and model.is_backend_compatible()):
+        return f"{model_type} models have no forward pass for packed rows"
+    is_decoder = getattr(model.config, "is_decoder", False)
+    return "the model is configured as a decoder" if is_decoder else ""

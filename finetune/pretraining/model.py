@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForPreTraining
 
-from finetune.models.encoder import Batching
 from finetune.models.heads.base import load_module, save_module
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.heads.task_models import require_class
@@ -86,8 +85,8 @@ class PretrainingModel(MaskedLanguageModel):
     objective is saved in a separate file.
     """
 
-    def __init__(self, model: Any, batching: Batching = "auto", *, boundary: bool = False) -> None:
-        super().__init__(model, batching)
+    def __init__(self, model: Any, *, boundary: bool = False) -> None:
+        super().__init__(model)
         if self._layers is None:
             raise UserError(
                 "--boundary and --nsp need a model class of transformers, not "
@@ -120,7 +119,7 @@ class PretrainingModel(MaskedLanguageModel):
         return head
 
     @classmethod
-    def from_config(  # type: ignore[override]
+    def from_config(
         cls, config: Any, *, boundary: bool = False, nsp: bool = False
     ) -> PretrainingModel:
         """Make a model with random weights."""

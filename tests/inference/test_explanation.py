@@ -52,8 +52,8 @@ def test_packed_and_batch_size_change_nothing(name: str, monkeypatch: Any) -> No
     task, settings = CASES[name]
     folder = fx.trained(task, **settings)
     model = finetune.load(folder)
-    fx.pad_rows(monkeypatch)
-    other = finetune.load(folder, max_tokens=48)
+    with fx.padded_rows():
+        other = finetune.load(folder, max_tokens=48)
     config = model.task.state.config
     for example in list(model.task.read(config, config.data).splits["train"])[:2]:
         expected, found = (explained(m, example, monkeypatch) for m in (model, other))

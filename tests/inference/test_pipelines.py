@@ -70,7 +70,7 @@ def test_one_text_lists_and_generators(folder: Path, expected: list[list[dict]])
 
 
 def test_model_in_memory_and_half_precision(folder: Path, expected: list[list[dict]]) -> None:
-    model = finetune.SpanClassifier.from_pretrained(folder, batching="padded")
+    model = finetune.SpanClassifier.from_pretrained(folder)
     assert close(pipeline("span-ner", model=model)(TEXTS), expected, 1e-5)
     half = pipeline("span-ner", model=str(folder), dtype=torch.bfloat16)
     assert half.model.dtype == torch.bfloat16

@@ -93,7 +93,6 @@ def head_of(
     family: str = "bert",
     *,
     dropout: float = 0.0,
-    batching: str = "auto",
     settings: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Any:
@@ -104,7 +103,7 @@ def head_of(
     if head_type.auto_class is not None:
         changes["num_labels"] = len(head_type.labels)
         model = tiny.model(family, head_type.auto_class, dropout=dropout, **changes)
-        return head_type.head(model.double(), batching, **settings)
+        return head_type.head(model.double(), **settings)
     if head_type.head is CrfTagger:
         auto_class = AutoModelForTokenClassification
         model = tiny.model(family, auto_class, num_labels=3, dropout=dropout, **changes)
@@ -115,7 +114,7 @@ def head_of(
         model = tiny.model(family, dropout=dropout, **changes)
         own = {"dropout": dropout, **head_type.settings, **settings}
         config = head_type.head.config_class(encoder=model.config, **own, **labels)
-    head = head_type.head(config, batching, model)
+    head = head_type.head(config, model)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in tiny.head_parameters(head).items():

@@ -26,7 +26,7 @@ def assert_equals_plain(lengths=LENGTHS, family: str = "deberta-v2", **changes) 
     model = tiny.model(family, **changes).double()
     tolerance = CLOSE.get(family, 1e-12)
     reference, made = copy.deepcopy(model), encodings(model, lengths)
-    encoder, inputs = Encoder(model, "packed"), plain_inputs(model, made)
+    encoder, inputs = Encoder(model), plain_inputs(model, made)
     states = encoder.layers(pack(made))
     kept = inputs["attention_mask"].bool()
     expected = reference(**inputs, output_hidden_states=True).hidden_states
@@ -181,8 +181,6 @@ def test_what_is_not_covered_is_padded() -> None:
 
     model = Changed(tiny.config("deberta-v2"))
     assert "Changed is not the deberta-v2 model" in Encoder(model).padding_reason
-    with pytest.raises(ValueError, match="--batching packed: Changed"):
-        Encoder(model, "packed")
     repeated = tiny.model("deberta-v2")
     repeated.z_steps = 2
     assert "more than once" in Encoder(repeated).padding_reason
@@ -199,5 +197,5 @@ def test_what_is_not_covered_is_padded() -> None:
 def test_packed_equals_padded_on_a_device() -> None:
     model = tiny.model("deberta-v2").cuda()
     batch = pack(encodings(model)).to("cuda")
-    packed, padded = Encoder(model, "packed")(batch), Encoder(model, "padded")(batch)
+    packed, padded = Encoder(model)(batch), Encoder(model, "padded")(batch)
     torch.testing.assert_close(packed, padded, rtol=0, atol=1e-4)

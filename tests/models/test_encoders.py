@@ -151,9 +151,7 @@ def test_families_that_cannot_pack(family: str) -> None:
     encoder = Encoder(model)
     assert not encoder.packed
     assert family in encoder.padding_reason
-    with pytest.raises(ValueError, match="--batching packed"):
-        Encoder(model, "packed")
-    with pytest.raises(ValueError, match="auto, packed or padded"):
+    with pytest.raises(ValueError, match="auto or padded"):
         Encoder(model, "flat")
 
 
@@ -187,7 +185,7 @@ def test_a_padding_id_inside_a_text_changes_nothing() -> None:
     """Hugging Face's RoBERTa stops counting at it; packed and padded count on."""
     model = tiny.model("roberta").double()
     batch = pack([TokenSequence(0, [5, 1, 7, 8]), TokenSequence(1, [6, 9])])
-    packed, padded = Encoder(model, "packed")(batch), Encoder(model, "padded")(batch)
+    packed, padded = Encoder(model)(batch), Encoder(model, "padded")(batch)
     torch.testing.assert_close(packed, padded, rtol=0, atol=1e-12)
 
 

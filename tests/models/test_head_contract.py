@@ -61,7 +61,8 @@ def test_batches_change_nothing(family: str, head_type: str) -> None:
     found = torch.cat([logits_of(head(pack(group))) for group in groups])
     order = [made.index(each) for group in groups for each in group]
     torch.testing.assert_close(found, torch.cat([alone[index] for index in order]), **close)
-    padded = head_of(head_type, family, batching="padded")
+    with fx.padded_rows():
+        padded = head_of(head_type, family)
     padded.load_state_dict(head.state_dict())
     assert not padded.encoder.packed
     torch.testing.assert_close(logits_of(padded(pack(made))), whole, **close)
@@ -143,17 +144,11 @@ def test_train_from_checkpoint_save_and_load(
     # weights of files lie elsewhere in memory, which products of a few rows can show
     close = {"rtol": 0, "atol": 1e-5 if family in tiny.PADDED or head_type == "choice" else 1e-7}
     own = head_type in OWN
-    for again in (
-        type(head).from_pretrained(saved),
-        type(head).from_pretrained(str(saved), batching="auto"),
-        *([AutoModel.from_pretrained(saved)] if own else []),
-    ):
+    for load in (type(head).from_pretrained, *([AutoModel.from_pretrained] if own else [])):
+        again = load(saved)
         assert type(again) is type(head) and again.encoder.packed == head.encoder.packed
         assert all(torch.equal(again.state_dict()[n], w) for n, w in head.state_dict().items())
         torch.testing.assert_close(logits_of(again.eval()(batch)), logits, **close)
-    padded = type(head).from_pretrained(saved, batching="padded").eval()
-    assert not padded.encoder.packed
-    torch.testing.assert_close(logits_of(padded(batch)), logits, rtol=0, atol=1e-4)
     if not own:
         plain = HEAD_TYPES[head_type].auto_class.from_pretrained(saved).eval()
         expected = expected_logits(head_type, plain, sequences_of(head_type, head))
@@ -198,5 +193,3 @@ def test_damaged_folders_are_refused(head_type: str, tmp_path: Path) -> None:
     if head_type in OWN:
         with pytest.raises(ValueError, match=r"needs the configuration|has no encoder"):
             type(head)(type(head).config_class())
-    with pytest.raises(ValueError, match="auto, packed or padded"):
-        trained(head_type, source, batching="other")

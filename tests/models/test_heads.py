@@ -80,8 +80,6 @@ def test_code_of_a_checkpoint_runs_as_it_is() -> None:
     head, made = SequenceClassifier(model), words_of(encodings(model))
     assert "OwnBase is not the eurobert model" in head.encoder.padding_reason
     assert_equals_class("sequence", head, reference, made, 1e-6)
-    with pytest.raises(ValueError, match="--batching packed: OwnBase"):
-        SequenceClassifier(model, "packed")
 
 
 def test_shared_layers_in_groups() -> None:

@@ -21,10 +21,9 @@ SEQUENCES = [  # ids, rows of subject and object
 ]
 
 
-@pytest.mark.parametrize("batching", ["auto", "padded"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
-def test_logits_and_gradients_are_those_of_the_paper(family: str, batching: str):
-    head = head_of("relations", family, batching=batching)
+def test_logits_and_gradients_are_those_of_the_paper(family: str):
+    head = head_of("relations", family)
     reference = copy.deepcopy(head)
     made = [
         TokenSequence(number, ids, None, [*sorted((subject, object)), len(ids)])

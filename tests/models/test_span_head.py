@@ -245,7 +245,6 @@ def test_saved_configuration(tmp_path) -> None:
         ({"max_width": 0}, "1 or more, not 0"),
         ({"labels": []}, "at least one label"),
         ({"labels": ["a", "a"]}, "'a' occurs twice"),
-        ({"batching": "other"}, "auto, packed or padded"),
     ],
 )
 def test_what_is_refused(settings, message, tmp_path) -> None:

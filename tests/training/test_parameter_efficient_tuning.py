@@ -162,7 +162,7 @@ def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("family", "batching"),
     [
-        *((name, "packed") for name in ("bert", "modernbert", "deberta-v2")),
+        *((name, "auto") for name in ("bert", "modernbert", "deberta-v2")),
         *((name, "padded") for name in ("distilbert", "modernbert")),
     ],
 )

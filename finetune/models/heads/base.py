@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
-from finetune.models.encoder import ABOVE, Batching, Encoder, remove_pooler
+from finetune.models.encoder import ABOVE, Encoder, remove_pooler
 from finetune.models.heads.layers import pool
 from finetune.models.heads.task_models import label_settings
 from finetune.models.loading import (
@@ -128,7 +128,6 @@ class EncoderModel(Head, PreTrainedModel):
 
     Args:
         config: The configuration, of the class ``config_class``.
-        batching: As in ``Encoder``.
         model: A base model of transformers to build on; None makes a new one.
     """
 
@@ -142,12 +141,10 @@ class EncoderModel(Head, PreTrainedModel):
             AutoConfig.register(kind.model_type, kind, exist_ok=True)
             AutoModel.register(kind, cls, exist_ok=True)
 
-    def __init__(
-        self, config: Any, batching: Batching = "auto", model: PreTrainedModel | None = None
-    ) -> None:
+    def __init__(self, config: Any, model: PreTrainedModel | None = None) -> None:
         super().__init__(config)
         config.require_legal()
-        self.__dict__["encoder"] = self._hold(model, batching)
+        self.__dict__["encoder"] = self._hold(model)
         self.add_layers(self.encoder.width)
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -155,11 +152,11 @@ class EncoderModel(Head, PreTrainedModel):
     def add_layers(self, width: int) -> None:
         """Add the layers of the head, on hidden states of this width, with random weights."""
 
-    def _hold(self, model: Any, batching: Batching) -> Encoder:
+    def _hold(self, model: Any) -> Encoder:
         auto_class: Any = AutoModel
         self.model = auto_class.from_config(self.config.encoder) if model is None else model
         remove_pooler(self.model)
-        return Encoder(self.model, batching)
+        return Encoder(self.model)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -167,7 +164,6 @@ class EncoderModel(Head, PreTrainedModel):
         name: str | Path,
         *inputs: Any,
         labels: Sequence[str] | None = None,
-        batching: Batching = "auto",
         revision: str | None = None,
         output_loading_info: bool = False,
         **options: Any,
@@ -178,7 +174,6 @@ class EncoderModel(Head, PreTrainedModel):
             name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
             inputs: Arguments of the class, as in transformers.
             labels: The labels of a model to train.
-            batching: As in ``Encoder``; changes memory and speed only.
             revision: Branch, tag or commit on the hub.
             output_loading_info: Also return the loading info of transformers for a trained model.
             options: The settings of the class. For a model to train also ``trust_remote_code``, as
@@ -198,11 +193,11 @@ class EncoderModel(Head, PreTrainedModel):
                     f"model {str(name)!r} runs its own Python code, which a saved model with this "
                     "head cannot contain: use a model of transformers, or a head of transformers."
                 )
-            head = cls(config, batching, model)
+            head = cls(config, model)
             head.init_new_weights()
             return head
         load = functools.partial(super().from_pretrained, *inputs)
-        model, report = load_whole(load, name, revision, batching=batching, **options)
+        model, report = load_whole(load, name, revision, **options)
         loaded: Any = (model, report) if output_loading_info else model
         return loaded  # type: ignore[no-any-return]  # the pair is for transformers itself
 

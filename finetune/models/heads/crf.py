@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from transformers import AutoConfig, PreTrainedConfig
 
 from finetune.data.tag_schemes import legal_transitions
-from finetune.models.encoder import Batching, Encoder
+from finetune.models.encoder import Encoder
 from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.models.heads.task_models import load_task_model
@@ -113,11 +113,11 @@ class CrfTagger(EncoderModel):
         self.encoder_prefix = f"tagger.{self.tagger.encoder_prefix}"
         self.crf = LinearChainCrf(self.labels.names, self.config.scheme)
 
-    def _hold(self, model: Any, batching: Batching) -> Encoder:
+    def _hold(self, model: Any) -> Encoder:
         if model is None:
             auto_class: Any = TokenClassifier.auto_class
             model = auto_class.from_config(AutoConfig.for_model(**self.config.tagger))
-        self.tagger = TokenClassifier(model, batching)
+        self.tagger = TokenClassifier(model)
         return self.tagger.encoder
 
     @classmethod

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
-from finetune.models.encoder import Batching
 from finetune.models.families import family_of
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.heads.task_models import require_class
@@ -59,8 +58,8 @@ class MaskedLanguageModel(PretrainedHead):
     auto_class: ClassVar[Any] = AutoModelForMaskedLM
     lr_factor = 5.0
 
-    def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
-        super().__init__(model, batching)
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
         base_model: Any = model.base_model
         has_row = family_of(base_model) is not None
         weights = {id(weight): name for name, weight in base_model.named_parameters()}
@@ -72,14 +71,11 @@ class MaskedLanguageModel(PretrainedHead):
         self._type_of_layers = model.config.model_type if has_row else ""
 
     @classmethod
-    def from_pretrained(
-        cls, name: str | Path, *, batching: Batching = "auto", new_head: bool = True, **options: Any
-    ) -> Self:
+    def from_pretrained(cls, name: str | Path, *, new_head: bool = True, **options: Any) -> Self:
         """Load a masked language model in float32.
 
         Args:
             name: Hub id, short name or folder.
-            batching: As in ``Encoder``; changes memory and speed only.
             new_head: Initialize weights of the head that the checkpoint lacks. Most families share
                 the output matrix with the embeddings.
             options: As in ``load_config``, such as ``revision``.
@@ -91,15 +87,13 @@ class MaskedLanguageModel(PretrainedHead):
         name = str(name)
         config = load_config(name, **options)
         require_class(cls.auto_class, name, config)
-        return cls(
-            load_weights(cls.auto_class, name, config, new_head=new_head, **options), batching
-        )
+        return cls(load_weights(cls.auto_class, name, config, new_head=new_head, **options))
 
     @classmethod
-    def from_config(cls, config: Any, *, batching: Batching = "auto") -> MaskedLanguageModel:
+    def from_config(cls, config: Any) -> MaskedLanguageModel:
         """Make a model with random weights."""
         require_class(cls.auto_class, config.model_type, config)
-        return cls(cls.auto_class.from_config(config), batching)
+        return cls(cls.auto_class.from_config(config))
 
     def forward(self, batch: Batch) -> MaskedScores | Tensor:
         """Compute the scores of the targets of a batch, or logits if the targets have no tokens."""

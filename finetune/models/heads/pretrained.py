@@ -24,7 +24,7 @@ from transformers import (
 
 from finetune.config.tasks import flag
 from finetune.models.bilstm import BILSTM
-from finetune.models.encoder import Batching, Encoder
+from finetune.models.encoder import Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head
 from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens
@@ -47,7 +47,6 @@ class PretrainedHead(Head):
 
     Args:
         model: A model as ``auto_class`` loads it. It owns all weights: saved folders load anywhere.
-        batching: How the ``Encoder`` batches sequences; the numbers are the same.
 
     Attributes:
         known_type: The model type, or empty if the class of the model cannot be packed.
@@ -59,11 +58,11 @@ class PretrainedHead(Head):
     fixed_labels: ClassVar[tuple[str, ...]] = ()
     """The labels of every model of the class; empty if they are those of the data."""
 
-    def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
         base_model: Any = model.base_model
-        self.__dict__["encoder"] = Encoder(base_model, batching)
+        self.__dict__["encoder"] = Encoder(base_model)
         self.encoder_prefix = f"model.{model.base_model_prefix}."
         family = family_of(base_model)
         self.known_type: str = model.config.model_type if family and family.packing else ""
@@ -80,12 +79,7 @@ class PretrainedHead(Head):
 
     @classmethod
     def from_pretrained(
-        cls,
-        name: str | Path,
-        *,
-        labels: Sequence[str] | None = None,
-        batching: Batching = "auto",
-        **options: Any,
+        cls, name: str | Path, *, labels: Sequence[str] | None = None, **options: Any
     ) -> Self:
         """Load a trained model; with ``labels`` make one to train, in float32.
 
@@ -93,7 +87,6 @@ class PretrainedHead(Head):
             name: Hub id, short name or folder of an encoder, or of a trained model.
             labels: The labels of a model to train; for regression the name of the number. A head
                 that the checkpoint lacks, or has for another number of labels, is new.
-            batching: As in ``Encoder``; changes memory and speed only.
             options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``
                 and ``bilstm``, as in ``load_config``.
 
@@ -104,8 +97,7 @@ class PretrainedHead(Head):
             raise UserError(
                 f"labels of a {cls.__name__} must be {[*cls.fixed_labels]}, not {labels!r:.60}."
             )
-        model = load_task_model(cls.auto_class, str(name), labels=labels, **options)
-        return cls(model, batching)
+        return cls(load_task_model(cls.auto_class, str(name), labels=labels, **options))
 
     @property
     def config(self) -> Any:
@@ -219,10 +211,8 @@ class TokenClassifier(PretrainedHead):
 
     auto_class = AutoModelForTokenClassification
 
-    def __init__(
-        self, model: PreTrainedModel, batching: Batching = "auto", subwords: _Subwords = "first"
-    ) -> None:
-        super().__init__(model, batching)
+    def __init__(self, model: PreTrainedModel, subwords: _Subwords = "first") -> None:
+        super().__init__(model)
         if subwords not in ("first", "all"):
             raise UserError(f"subwords must be first or all, not {subwords!r}")
         self.subwords = subwords
@@ -232,8 +222,7 @@ class TokenClassifier(PretrainedHead):
         cls, name: str | Path, *, subwords: _Subwords = "first", **options: Any
     ) -> Self:
         """Load a model as ``PretrainedHead`` does; ``subwords`` is as for the class."""
-        batching = options.get("batching", "auto")
-        return cls(super().from_pretrained(name, **options).model, batching, subwords)
+        return cls(super().from_pretrained(name, **options).model, subwords)
 
     def _rows(self, batch: Batch) -> Tensor:
         return batch.words if self.subwords == "first" else subword_rows(batch)

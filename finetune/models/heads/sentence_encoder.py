@@ -19,7 +19,7 @@ from transformers import AutoModel, PreTrainedModel
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.bilstm import BILSTM
-from finetune.models.encoder import Batching, Encoder, remove_pooler
+from finetune.models.encoder import Encoder, remove_pooler
 from finetune.models.heads.base import Head, labels_of, load_module, save_module
 from finetune.models.heads.layers import pooled_tokens
 from finetune.models.heads.task_models import label_settings
@@ -69,7 +69,6 @@ class SentenceEncoder(Head):
         pairs: False for a classifier of texts u, softmax(W u).
         max_length: Tokens that sentence-transformers reads of a text; None leaves the limit of the
             tokenizer.
-        batching: As for ``Encoder``.
 
     Examples:
         >>> from finetune import TokenSequence, pack
@@ -90,12 +89,11 @@ class SentenceEncoder(Head):
         labels: Sequence[str] | None = None,
         pairs: bool = True,
         max_length: int | None = None,
-        batching: Batching = "auto",
     ) -> None:
         super().__init__()
         self.model = model
         remove_pooler(model)
-        self.__dict__["encoder"] = Encoder(model, batching)
+        self.__dict__["encoder"] = Encoder(model)
         self.pooling, self.normalize, self.max_length = pooling, normalize, max_length
         self.classifier: nn.Linear | None = None
         if labels is not None:
@@ -113,7 +111,6 @@ class SentenceEncoder(Head):
         pairs: bool = True,
         trained: bool = False,
         max_length: int | None = None,
-        batching: Batching = "auto",
         **options: Any,
     ) -> SentenceEncoder:
         """Load an encoder in float32.
@@ -127,7 +124,6 @@ class SentenceEncoder(Head):
             pairs: As for the class.
             trained: Load the trained classifier of the folder, if it has one, with its labels.
             max_length: As for the class.
-            batching: As for the class.
             options: ``revision`` and ``trust_remote_code``, as in ``load_config``.
 
         Raises:
@@ -146,7 +142,6 @@ class SentenceEncoder(Head):
             labels=labels,
             pairs=pairs,
             max_length=max_length,
-            batching=batching,
         )
         if trained and encoder.classifier is not None:
             load_module(encoder.classifier, path, new=False)
