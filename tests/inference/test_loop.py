@@ -60,12 +60,6 @@ def assert_alike(found: list[Any], expected: list[dict[str, Any]]) -> None:
     assert close([prediction.to_dict() for prediction in found], expected, 1e-5)
 
 
-def test_a_list_is_answered_as_each_alone(
-    asked: tuple[Task, Any, list[Any]], alone: list[dict[str, Any]]
-) -> None:
-    assert_alike(predict(*asked), alone)
-
-
 @pytest.mark.parametrize("chunk", [1, 5, 1000])
 def test_a_stream_is_answered_piece_by_piece(
     asked: tuple[Task, Any, list[Any]], alone: list[dict[str, Any]], chunk: int

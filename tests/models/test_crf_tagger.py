@@ -10,8 +10,6 @@ import torch
 from transformers import AutoConfig
 
 from finetune.config.tasks import TagConfig
-from finetune.data.tag_schemes import illegal_transitions, tag_names
-from finetune.inference.loop import predict
 from finetune.models.heads.crf import (
     CrfScores,
     CrfTagger,
@@ -23,16 +21,13 @@ from finetune.models.heads.crf import (
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import FlatSequences
-from finetune.tasks import load_task
 from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.token_classification import allowed_tags
 from finetune.training.optimizer import parameter_groups
 from finetune.types import IGNORED, Batch, TokenExample, TokenSequence, WindowOutput
 from tests import fixtures as fx
-from tests import small_data as data
 from tests import tiny
-from tests.models.heads import TAGS, head_of, words_of
-from tests.models.parity import encodings
+from tests.models.heads import TAGS, head_of
 from tests.models.test_crf import trained_like
 
 # The model
@@ -52,16 +47,6 @@ def test_the_start_is_the_same_with_and_without_a_crf(tmp_path: Path) -> None:
     assert (config["model_type"], config["scheme"]) == ("crf-tagger", "BIO")
     assert config["id2label"] == config["tagger"]["id2label"] == {"0": "O", "1": "B-A", "2": "I-A"}
     assert isinstance(AutoConfig.from_pretrained(tmp_path / "saved"), CrfTaggerConfig)
-
-
-def test_illegal_steps_are_ruled_out() -> None:
-    head = head_of("crf", layers=3)
-    made = words_of(encodings(head.tagger.model))
-    scores, plain = head(pack(made)), TokenClassifier(head.tagger.model)(pack(made))
-    torch.testing.assert_close(scores.emissions, plain, rtol=0, atol=0)
-    assert scores.start.isinf().tolist() == [False, False, True]
-    assert not scores.end.isinf().any()
-    assert scores.transitions.isinf().tolist() == [[False, False, True], *[[False] * 3] * 2]
 
 
 def test_transitions_have_a_rate_of_their_own() -> None:
@@ -222,34 +207,3 @@ def test_long_sentences_keep_their_precision() -> None:
 
 def decode(scores: CrfScores, num_words: int) -> list[int]:
     return decoded(scores, pack([target_of([0] * num_words, True)]))[0]
-
-
-@pytest.mark.parametrize("scheme", ["BIO", "BIOES", "IO"])
-def test_an_untrained_model_answers_legally(scheme: str, tmp_path: Path) -> None:
-    """Over borders of windows too, and with words without subwords."""
-    source = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
-    data.entities(tmp_path / "data", words=3)
-    config = TagConfig(
-        model=str(source),
-        data=str(tmp_path / "data"),
-        scheme=scheme,
-        crf=True,
-        max_length=16,
-        precision="fp32",
-    )
-    task, dataset = load_task(config, "tag")
-    assert list(task.state.labels) == tag_names(["LOC", "PER"], scheme)
-    head = task.model().eval()
-    sentences = [*dataset.splits["test"], TokenExample(99, ("", "Ana", "\u200b") * 15)]
-    encoded = task.encode(sentences)
-    assert all(len(windows) > 1 for windows in encoded)
-    with torch.no_grad():  # else one tag answers everything
-        classifier = head.tagger.model.classifier
-        classifier.weight.normal_(0, 3)
-        classifier.bias -= head(pack([e for own in encoded for e in own])).emissions.mean(0)
-        for parameter in head.crf.parameters():
-            parameter.normal_()
-    answers = predict(task, head, sentences)
-    assert not any(illegal_transitions(answer.tags, scheme) for answer in answers)
-    assert len({tag for answer in answers for tag in answer.tags}) > 2
-    assert [len(a.tags) for a in answers] == [len(s.words) for s in sentences]

@@ -31,7 +31,6 @@ from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES, REFUSED
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
-from finetune.models.heads.span_classifier import SpanClassifier, SpanClassifierConfig
 from finetune.models.loading import load_config, quiet, refusal
 from finetune.models.master_weights import cast_weights, casting
 from finetune.preprocessing.batching import pack
@@ -197,17 +196,6 @@ def test_layers_have_a_depth_and_can_be_frozen(family: str) -> None:
     depths = {encoder.depth_of(name) for name, _ in encoder.model.named_parameters()}
     assert depths >= set(range(encoder.top_depth))
     assert 0 < encoder.freeze("embeddings") < encoder.freeze(1)
-
-
-@pytest.mark.parametrize("family", SOME)
-def test_spans(family: str, tmp_path) -> None:
-    settings = SpanClassifierConfig(
-        encoder=config(family), id2label={0: "PER"}, max_width=3, hidden=8
-    )
-    ner, batch = SpanClassifier(settings).eval(), batch_of((5, 9), words=True)
-    scores = ner(batch)
-    ner.save_pretrained(tmp_path)
-    torch.testing.assert_close(SpanClassifier.from_pretrained(tmp_path).eval()(batch), scores)
 
 
 def test_every_other_class_is_refused() -> None:

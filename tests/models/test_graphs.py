@@ -159,24 +159,6 @@ def seeds(*numbers: int) -> list[Batch]:
     return [batch_of(number, tiny.model(), 8) for number in numbers]
 
 
-def freeze(encoder: Encoder) -> None:
-    encoder.freeze(1)
-
-
-def biases(encoder: Encoder) -> None:
-    for name, weight in encoder.named_parameters():
-        weight.requires_grad_(name.endswith("bias"))
-
-
-@pytest.mark.parametrize("change", [freeze, biases])
-def test_trained_parts_of_an_encoder_are_replayed(change: Callable[[Encoder], None]) -> None:
-    encoder = encoder_of()
-    change(encoder)
-    plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2, 3), None)
-    replayed, run = steps(encoder, seeds(1, 2, 3), Pool())
-    assert run.recordings and all(map(torch.equal, plain, replayed))
-
-
 def test_a_frozen_encoder_in_training_mode_replays_forward_passes() -> None:
     encoder = encoder_of()
     encoder.freeze("all")
@@ -246,41 +228,6 @@ def test_another_pass_between_forward_and_backward_runs_plainly() -> None:
         backward(masters, ((first - second) ** 2 * first).sum())
         results.append([first, second, third, *gradients_of(masters)])
     assert all(map(torch.equal, *results))
-
-
-def test_passes_without_gradients_come_first_and_again_with_them() -> None:
-    """As GradCache repeats them, with equal masks."""
-    encoder = encoder_of()
-    masters = replaying(encoder, Pool())
-    batches, before = seeds(1, 2), []
-    for grad in (False, True):
-        for seed, batch in enumerate(batches):
-            torch.manual_seed(seed)
-            with torch.set_grad_enabled(grad):
-                hidden = encoder(batch)
-            if not grad:
-                before.append(hidden)
-            else:
-                assert torch.equal(hidden, before[seed])
-                backward(masters, hidden.sum())
-
-
-def test_gradients_of_other_passes_add_up() -> None:
-    """A table that a head reads too has a gradient inside of a recording and one outside."""
-    encoder = encoder_of()
-    table = encoder.model.get_input_embeddings().weight
-    results = []
-    for each, recorder in ((copy.deepcopy(encoder), None), (encoder, Pool())):
-        table = each.model.get_input_embeddings().weight
-        masters = replaying(each, recorder)
-        for step in range(2):
-            masters.end_step()
-            for seed in (1, 2, 3):
-                torch.manual_seed(seed + step)
-                backward(masters, (each(batch_of(seed, each.model)) @ table.T).square().sum())
-        results.append(gradients_of(masters))
-    for plain, replayed in zip(*results, strict=True):
-        torch.testing.assert_close(replayed, plain, rtol=1e-12, atol=1e-12)
 
 
 class OtherNumbers(CallAgain):

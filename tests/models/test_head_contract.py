@@ -30,8 +30,7 @@ from tests.models.heads import (
 from tests.models.parity import CLOSE
 
 OF_OWN = [(tiny.FAMILIES[2 * number], head_type) for number, head_type in enumerate(OWN)]
-"""Our own heads read vectors of any family; tests/models/test_every_family.py has one of them
-on every family."""
+"""Our own heads read vectors of any family."""
 every_head = pytest.mark.parametrize(("family", "head_type"), OF_FAMILIES + OF_OWN)
 each_head = pytest.mark.parametrize(
     ("family", "head_type"),

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from finetune.models.heads import span_scorers as span_scoring
 from finetune.models.heads.span_classifier import (
     PRIOR,
     REPRESENTATIONS,
     SpanClassifier,
-    SpanClassifierConfig,
 )
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.batching import pack
@@ -191,13 +190,6 @@ def test_half_precision_is_close(representation: str) -> None:
         assert error[wide].mean() < 2 * error[~wide].mean()
 
 
-def test_classes() -> None:
-    batch = pack([TokenSequence(0, [5, 6, 7, 8], None, [1, 2, 3])])
-    assert head_of()(batch).shape == (3, 4)
-    assert head_of(multi_label=True)(batch).shape == (3, 3)
-    assert list(head_of().labels) == LABELS
-
-
 @pytest.mark.parametrize("representation", REPRESENTATIONS)
 def test_a_new_scorer_expects_few_spans(representation: str, tmp_path) -> None:
     source = str(fx.checkpoint())
@@ -210,31 +202,6 @@ def test_a_new_scorer_expects_few_spans(representation: str, tmp_path) -> None:
     loaded = AutoModel.from_pretrained(tmp_path / "saved")
     assert loaded.config.thresholds == {"PER": 0.25}
     assert torch.equal(loaded.scorer.output.bias, head.scorer.output.bias)
-
-
-def test_saved_configuration(tmp_path) -> None:
-    source = str(fx.checkpoint("modernbert"))
-    head = SpanClassifier.from_pretrained(
-        source,
-        labels=LABELS,
-        representation="attention",
-        max_width=5,
-        multi_label=True,
-        decoding="overlapping",
-    )
-    head.save_pretrained(tmp_path / "saved")
-    text = (tmp_path / "saved" / "config.json").read_text()
-    assert "finetune" not in text and "pretrained" not in text
-    values = json.loads(text)
-    assert values["id2label"] == dict(zip("012", LABELS, strict=True))
-    assert values["encoder"]["model_type"] == "modernbert"
-    config = AutoConfig.from_pretrained(tmp_path / "saved")
-    assert isinstance(config, SpanClassifierConfig)
-    assert config.encoder.to_dict() == head.config.encoder.to_dict()
-    for name in ("representation", "max_width", "multi_label", "decoding", "hidden"):
-        assert getattr(config, name) == getattr(head.config, name)
-    again = AutoModel.from_config(config)
-    assert (again.config.max_width, again.config.hidden) == (5, None)
 
 
 @pytest.mark.parametrize(

@@ -214,33 +214,6 @@ def test_a_metric_may_be_missing_in_the_first_example(workdir: Path, tmp_path: P
     assert metric in result.metrics["validation"]
 
 
-def test_commands(workdir: Path, tmp_path: Path):
-    common = ["--model", workdir / "bert", "--precision", "fp32", "--max-length", 40]
-    trained = run(
-        "ner", "--data", workdir / "nested", *common, "--steps", 4, "--out", tmp_path / "r"
-    ).ok()
-    assert "span_f1_strict" in trained.out
-    predictions = tmp_path / "r" / "predictions.test.jsonl"
-    scored = run("score", predictions, workdir / "nested" / "test.jsonl").ok()
-    assert "span_f1_strict" in scored.out
-    planned = run("ner", "--data", workdir / "nested", *common, "--dry-run", "--max-width", 4)
-    assert "3 of 15 gold spans out of reach" in planned.out, planned.out
-    checked = run("check", "--data", workdir / "nested")
-    assert "--max-width" in checked.out
-
-
-def test_tagged_data_will_do(workdir: Path, tmp_path: Path):
-    rows_of_tags = [
-        {"tokens": ["Anna", "saw", "New", "York"], "tags": ["B-PER", "O", "B-LOC", "I-LOC"]}
-    ] * 4
-    for split in ("train", "validation"):
-        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows_of_tags)
-    places = ("--model", workdir / "bert", "--data", tmp_path / "data", "--out", tmp_path / "r")
-    trained = run("ner", *places, "--steps", "2").ok()
-    assert "decoding flat" in trained.err + trained.out
-    assert "always predicting" not in trained.out
-
-
 def test_data_without_spans_is_refused(workdir: Path, tmp_path: Path):
     write_jsonl(tmp_path / "train.jsonl", [{"tokens": ["a", "b"], "tags": ["DET", "NOUN"]}])
     refused = run("ner", "--model", workdir / "bert", "--data", tmp_path)

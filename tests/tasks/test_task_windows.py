@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from finetune.data.tag_schemes import illegal_transitions
 from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
 from finetune.types import TextExample, TokenExample
@@ -89,6 +90,7 @@ def test_every_word_gets_one_answer(runs: Runs, name: str, family: str) -> None:
         assert len(answer.tags) == len(answer.scores) == len(sentence.words)
         assert all(0 < score <= 1 + 1e-6 for score in answer.scores)
         assert all(span.end <= len(sentence.words) for span in answer.spans)
+        assert name == "bio" or not illegal_transitions(answer.tags, "BIOES"), "over windows too"
     assert task.encode(sentences).num_cut >= 4, "words longer than a window are counted"
 
 

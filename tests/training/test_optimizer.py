@@ -11,11 +11,9 @@ from transformers import get_linear_schedule_with_warmup
 from finetune.config.tasks import (
     NerConfig,
     ScheduleDefaults,
-    TagConfig,
     TrainConfig,
     affects_results,
 )
-from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.runtime import device as device_module
@@ -190,22 +188,6 @@ def test_rate_by_width() -> None:
     assert {g["lr"] for g in parameter_groups(head(), config())} == {1e-4}
 
 
-@pytest.mark.parametrize(
-    ("freeze", "frozen_layers", "embeddings"),
-    [("none", 0, False), ("embeddings", 0, True), ("2", 2, True), ("all", 3, True)],
-)
-def test_frozen_weights_are_in_no_group(freeze: str, frozen_layers: int, embeddings: bool) -> None:
-    model = head()
-    model.encoder.freeze(freeze)
-    groups = names_of(model, parameter_groups(model, config()))
-    trained = {name for group in groups for name in group["params"]}
-    layers = {f"model.bert.encoder.layer.{n}." for n in range(3)}
-    found = {layer for layer in layers if any(name.startswith(layer) for name in trained)}
-    assert found == {f"model.bert.encoder.layer.{n}." for n in range(frozen_layers, 3)}
-    assert embeddings != any("embeddings" in name for name in trained)
-    assert {"model.classifier.weight", "model.classifier.bias"} <= trained
-
-
 def test_nothing_to_train_is_an_error() -> None:
     model = head()
     model.requires_grad_(False)
@@ -245,9 +227,3 @@ def test_heads_say_their_own_rates():
     assert "10 times" in option_texts(NerConfig)["--head-lr"]
     rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4, head_lr=5e-4))}
     assert rates == {1e-4, 5e-4}
-
-    crf = CrfTagger.from_pretrained(folder, labels=["O", "B-PER", "I-PER"], scheme="BIO")
-    groups = parameter_groups(crf, TagConfig(lr=1e-4, crf=True))
-    (own,) = [group for group in groups if group["lr"] == 0.05]
-    assert sum(weight.numel() for weight in own["params"]) == 3 + 3 + 9
-    assert own["weight_decay"] == 0.0
