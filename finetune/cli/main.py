@@ -86,7 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ReportedError:
         sys.exit(2)
     except Exception as error:
-        logging.getLogger(__name__).info("the error:", exc_info=error)  # with --verbose
         line, code = error_line(error)
         if main_process or command is not None:  # all processes have the same arguments
             show(line, error=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import tempfile
 import traceback
 
@@ -33,8 +33,7 @@ def printable(text: str) -> str:
 
 def error_line(error: Exception) -> tuple[str, int]:
     """Format an error for the user, with its exit code; write the traceback of a bug to a file."""
-    if os.environ.get("FINETUNE_TRACEBACK"):
-        raise error
+    logging.getLogger(__name__).info("the error:", exc_info=error)  # with --verbose
     if isinstance(error, UserError):
         return f"error: {error}".replace("\n", "\\n"), 2
     if isinstance(error, CustomFunctionError):

@@ -165,9 +165,6 @@ def test_bugs_name_the_file_of_their_traceback(error: Exception, monkeypatch: py
     file = Path(rest.removesuffix("; please report\n"))
     assert "in fail" in file.read_text("utf-8")
     file.unlink()
-    monkeypatch.setenv("FINETUNE_TRACEBACK", "1")
-    with pytest.raises(type(error)):
-        main(["tag"])
 
 
 def test_a_report_that_fails_leaves_the_run_finished(
@@ -205,12 +202,6 @@ def test_lists_and_switches(calls: list[tuple]):
     assert parse(["score", "p", "--json"]).format == "json"
     search = parse(["search", "tag", "--space", "lr=1,2", "steps=3", "--space", "seed=1", "--crf"])
     assert search.space == ("lr=1,2", "steps=3", "seed=1") and search.config.crf
-
-
-def test_traceback_on_demand(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("FINETUNE_TRACEBACK", "1")
-    with pytest.raises(UserError, match="no such recipe"):
-        main(["run", "nothing.yaml"])
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path):
