@@ -42,7 +42,7 @@ class SuiteRun(FormatOption, TrainingCommand):
     seeds: int = 1
     """Train N runs of each recipe, with consecutive seeds from --seed. Finished runs are kept."""
     seed: int | None = None
-    """Seed of the first run of each recipe; with --submit, of the runs to use."""
+    """Seed of the first run of each recipe."""
     only: str | None = None
     """Run only these data sets (names separated by commas), and those whose models they start
     from."""
@@ -50,9 +50,6 @@ class SuiteRun(FormatOption, TrainingCommand):
     """Your data for some data sets of the suite: `genia=my-genia rte=data/rte`."""
     dry_run: bool = False
     """Show the runs in order (data, steps, finished runs) without training."""
-    submit: Annotated[str | None, Help("FILE.zip", group="output")] = None
-    """Write the files for GLUE's server without training. For each data set, the finished run of
-    --seed predicts, or else the run with the best validation score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +69,11 @@ class LoadedSuite(SuiteRun):
         return Path(self.out or RUNS / "-".join(filter(None, (self.loaded.path.stem, last))))
 
     def run(self) -> None:
-        """Train the tasks and print the table, or write the files of --submit."""
+        """Train the tasks and print the table."""
         quiet_libraries()
-        if self.submit is not None:
-            from finetune.suites.submission import submit
-
-            return submit(self.loaded, self.folder, self.submit, self.seed)
         from finetune.suites.running import run_suite
 
-        return run_suite(self)
+        run_suite(self)
 
 
 def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
