@@ -160,7 +160,9 @@ def options_of(cls: type[Any], defaults: object | None = None) -> list[Option]:
                 if isinstance(mark, Help):
                     marks[name], groups[name] = mark, mark.group or groups[name]
     options = []
-    for field in sorted(dataclasses.fields(cls), key=lambda field: -depths[field.name]):
+    unused = cls.unused if issubclass(cls, TrainConfig) else ()
+    fields = (field for field in dataclasses.fields(cls) if field.name not in unused)
+    for field in sorted(fields, key=lambda field: -depths[field.name]):
         mark = marks.get(field.name, Help())
         set_here = defaults is not None and not mark.positional
         value = vars(defaults)[field.name] if set_here else field.default

@@ -306,6 +306,8 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
     """Settings of every task."""
 
     description: ClassVar[TaskDescription]
+    unused: ClassVar[tuple[str, ...]] = ()
+    """Settings of all tasks that do not apply to this one: they are no options of its command."""
 
     @property
     def new_encoder(self) -> str | None:
@@ -389,6 +391,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
+        self._refuse(self.unused, "does not apply to this task: leave it out.")
         if self.validation == "none":
             self._refuse(
                 ("metric", "calibrate"),
@@ -720,6 +723,7 @@ class NerConfig(WordConfig):
         custom_head=lambda settings: True,
         example="The University of Lisbon is in Portugal.",
     )
+    unused: ClassVar[tuple[str, ...]] = ("label_smoothing",)  # nearly all candidates have no type
     data: str = "conll2003"
     representation: Literal["boundary", "ffn", "attention"] = "boundary"
     """Representation of a span. `boundary`: its first and last word and the mean of its words;
@@ -745,10 +749,6 @@ class NerConfig(WordConfig):
                 f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
                 "never outnumber tokens): lower --max-width."
             )
-        self._refuse(
-            ("label_smoothing",),
-            "does not apply to spans, as nearly all candidates have no type: leave it out.",
-        )
         if self.loss_number("logit-adjusted") is not None:
             raise UserError(
                 f"--loss {self.loss} does not apply to spans, as nearly all candidates have no "

@@ -32,6 +32,7 @@ class PretrainConfig(TrainConfig):
         pipeline="fill-mask",
         example="The city lies on a {mask}.",
     )
+    unused: ClassVar[tuple[str, ...]] = ("bilstm", "test_sets")
     data: str = ""
     """Running text: a file, a folder, `train=PATH,validation=PATH`, a hub data set such as
     `owner/name:config`, or several sources such as `en=PATH,de=PATH`. Each line is a sentence, and
@@ -92,8 +93,6 @@ class PretrainConfig(TrainConfig):
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
-        if self.bilstm:
-            raise UserError("--bilstm: a pretrained encoder cannot have this layer: leave it out.")
         self._check_encoder()
         if self.explore and self.mask == "spans":
             raise UserError("--explore divides subwords or words: choose another --mask.")
@@ -106,8 +105,6 @@ class PretrainConfig(TrainConfig):
             raise UserError(
                 f"--nsp divides texts of one document: leave --packing {self.packing} out."
             )
-        if self.test_sets:
-            raise UserError("--test-sets does not apply to running text: leave it out.")
 
     def _check_encoder(self) -> None:
         if self.config is None:
