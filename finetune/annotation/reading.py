@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.annotation import brat, doccano, inclusive, label_studio, prodigy
+from finetune.annotation import brat, doccano, inclusive, label_studio
 from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, Annotations, counted
 from finetune.config.recipes import local_path
 from finetune.data import texts, token_rows
@@ -20,8 +20,14 @@ from finetune.data.tag_conversion import to_bio
 from finetune.data.token_rows import TokenRow, token_row, word_columns
 from finetune.types import TokenExample
 
-_OF_TOOLS = ("id", *prodigy.TOOL_COLUMNS, doccano.COMMENTS)
-"""Columns that are not kept."""
+_SKIPPED_ANSWERS = ("reject", "ignore")
+"""Values of the column ``answer`` of Prodigy with which an annotator excludes a row."""
+_OF_TOOLS = (
+    "id",
+    doccano.COMMENTS,
+    *("answer", "options", "accept", "config", "_input_hash", "_task_hash", "_view_id"),
+)
+"""Columns that are not kept, of doccano and of Prodigy."""
 _ANSWER = "no_answer_score"
 """Column of predicted answers to questions."""
 _OF_PREDICTIONS = (
@@ -95,8 +101,8 @@ def rows_of_tool(value: Any, where: str) -> Iterator[Row]:
         yield from label_studio.task_rows(value, where)
     elif "tokenized_text" in value:
         yield Row(inclusive.gliner_row(value, where), where)
-    elif prodigy.is_choice(value):
-        yield Row(prodigy.read_choice(value), where)
+    elif isinstance(value.get("accept"), list) and isinstance(value.get("options"), list):
+        yield Row(value | {"label": _choice_of_prodigy(value)}, where)
     else:
         values = doccano.read_row(label_studio.minimal_row(value), where)
         label = values.get("label")
@@ -104,6 +110,13 @@ def rows_of_tool(value: Any, where: str) -> Iterator[Row]:
             del values["label"]
             values["spans"] = label
         yield Row(values, where)
+
+
+def _choice_of_prodigy(task: Mapping[str, Any]) -> Any:
+    # one accepted option is the label, several are a list (https://prodi.gy/docs/api-interfaces)
+    config, chosen = task.get("config"), task["accept"]
+    style = config.get("choice_style") if isinstance(config, Mapping) else None
+    return chosen if style not in (None, "single") else next(iter(chosen), None)
 
 
 def _of_sentences(sentences: list[TokenRow], notes: list[str]) -> Annotations:
@@ -145,8 +158,8 @@ def _of_texts(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Anno
 
 
 def _without_skipped(rows: list[Row]) -> tuple[list[Row], list[str]]:
-    kept = [row for row in rows if row.values.get("answer") not in prodigy.SKIPPED_ANSWERS]
-    names = [_name(row) for row in rows if row.values.get("answer") in prodigy.SKIPPED_ANSWERS]
+    kept = [row for row in rows if row.values.get("answer") not in _SKIPPED_ANSWERS]
+    names = [_name(row) for row in rows if row.values.get("answer") in _SKIPPED_ANSWERS]
     return kept, list(counted(names, "that annotators rejected or ignored", "left out"))
 
 

@@ -8,7 +8,6 @@ lengths tell nothing. A sequence of one line always has a random second part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -72,74 +71,76 @@ def _without_last(rows: Ragged, offsets: Array, number: int) -> Array:
     return np.append(np.delete(values, rows.offsets[1:] - 1), number)
 
 
-@dataclass(frozen=True)
-class SentencePairs:
-    """The rule by which pairs are made.
+def sentence_pairs(
+    packed: FlatSequences,
+    rows: Array,
+    template: Template,
+    max_length: int,
+    seed: int | None = None,
+    epoch: int = 0,
+) -> FlatSequences:
+    """Pair the sequences at ``rows`` with following or random texts, with segments 0 and 1.
 
-    Attributes:
+    The target ``next`` is 0 if the second text follows the first, and 1 if it is random, as in
+    transformers.
+
+    Args:
+        packed: All packed sequences of a split.
+        rows: The sequences to pair.
         template: The special tokens around and between two texts.
         max_length: The longest pair in tokens, with special tokens.
+        seed: The seed of an epoch; None makes the pairs of scores.
+        epoch: The number of the epoch.
     """
+    lines, chosen = _Lines(packed), packed.take(rows)
+    assert chosen.targets is not None
+    ids, words, token_type_ids, labels = [], [], [], []
+    prefix, middle, suffix = template.prefix, template.middle, template.suffix
+    room = max_length - template.num_special  # of both texts
+    for row, example in zip(rows.tolist(), chosen.example.tolist(), strict=True):
+        generator = keyed_generator(seed, epoch, example, PAIRS + 1)
+        chosen_half = keyed_generator(seed, epoch, example, PAIRS).random() < 0.5
+        first_line, end = lines.first[row : row + 2].tolist()
+        adjacent = chosen_half and end - first_line > 1
+        first, second = _pair(lines, first_line, end, adjacent, room, generator)
+        labels.append([int(not adjacent)])
+        begin = len(prefix) + len(first.ids) + len(middle)
+        ids.append(np.concatenate([prefix, first.ids, middle, second.ids, suffix]))
+        token_type_ids.append(np.arange(len(ids[-1])) >= begin)
+        starts = [first.starts + len(prefix), second.starts + begin]
+        words.append(np.concatenate(starts))  # the tokens between the texts are a word
+    targets = {name: chosen.targets[name] for name in PACKED} | {"next": Ragged.of(labels)}
+    return FlatSequences(
+        Ragged.of([array.astype(np.int64) for array in ids]),
+        np.concatenate(token_type_ids).astype(np.uint8),
+        Ragged.of(words),
+        chosen.example,
+        chosen.window,
+        targets,
+    )
 
-    template: Template
-    max_length: int
 
-    def apply(
-        self, packed: FlatSequences, rows: Array, seed: int | None = None, epoch: int = 0
-    ) -> FlatSequences:
-        """Pair the sequences at ``rows`` with following or random texts, with segments 0 and 1.
-
-        Without a seed, the pairs are for scoring, not for an epoch. The target ``next`` is 0 if the
-        second text follows the first, and 1 if it is random, as in transformers.
-        """
-        lines, chosen = _Lines(packed), packed.take(rows)
-        assert chosen.targets is not None
-        ids, words, token_type_ids, labels = [], [], [], []
-        prefix, middle, suffix = self.template.prefix, self.template.middle, self.template.suffix
-        for row, example in zip(rows.tolist(), chosen.example.tolist(), strict=True):
-            generator = keyed_generator(seed, epoch, example, PAIRS + 1)
-            chosen_half = keyed_generator(seed, epoch, example, PAIRS).random() < 0.5
-            begin, end = lines.first[row : row + 2].tolist()
-            adjacent = chosen_half and end - begin > 1
-            first, second = self._pair(lines, begin, end, adjacent, generator)
-            labels.append([int(not adjacent)])
-            begin = len(prefix) + len(first.ids) + len(middle)
-            ids.append(np.concatenate([prefix, first.ids, middle, second.ids, suffix]))
-            token_type_ids.append(np.arange(len(ids[-1])) >= begin)
-            starts = [first.starts + len(prefix), second.starts + begin]
-            words.append(np.concatenate(starts))  # the tokens between the texts are a word
-        targets = {name: chosen.targets[name] for name in PACKED} | {"next": Ragged.of(labels)}
-        return FlatSequences(
-            Ragged.of([array.astype(np.int64) for array in ids]),
-            np.concatenate(token_type_ids).astype(np.uint8),
-            Ragged.of(words),
-            chosen.example,
-            chosen.window,
-            targets,
-        )
-
-    def _pair(
-        self, lines: _Lines, begin: int, end: int, adjacent: bool, generator: np.random.Generator
-    ) -> tuple[_Part, _Part]:
-        room = self.max_length - self.template.num_special  # of both texts
-        split = begin + 1
-        if end - begin > 1:
-            split += int(generator.integers(end - begin - 1))
-        first = lines.part(begin, split)
-        free = room - len(first.ids)
-        if adjacent:
-            return first, lines.part(split, end).cut(free)
-        line = _random_line(lines, lines.document[begin], free, generator)
-        last = line
-        while last < len(lines.document) and lines.document[last] == lines.document[line]:
-            if len(lines.part(line, last + 1).ids) > free:
-                break
-            last += 1
-        if last > line:
-            return first, lines.part(line, last)
-        second = lines.part(line, line + 1)
-        first = first.cut(max(room // 2, room - len(second.ids)))
-        return first, second.cut(room - len(first.ids))
+def _pair(
+    lines: _Lines, begin: int, end: int, adjacent: bool, room: int, generator: np.random.Generator
+) -> tuple[_Part, _Part]:
+    split = begin + 1
+    if end - begin > 1:
+        split += int(generator.integers(end - begin - 1))
+    first = lines.part(begin, split)
+    free = room - len(first.ids)
+    if adjacent:
+        return first, lines.part(split, end).cut(free)
+    line = _random_line(lines, lines.document[begin], free, generator)
+    last = line
+    while last < len(lines.document) and lines.document[last] == lines.document[line]:
+        if len(lines.part(line, last + 1).ids) > free:
+            break
+        last += 1
+    if last > line:
+        return first, lines.part(line, last)
+    second = lines.part(line, line + 1)
+    first = first.cut(max(room // 2, room - len(second.ids)))
+    return first, second.cut(room - len(first.ids))
 
 
 def _random_line(lines: _Lines, document: int, free: int, generator: np.random.Generator) -> int:

@@ -32,7 +32,7 @@ from finetune.pretraining.fill_mask import (
 )
 from finetune.pretraining.model import MOST_TARGETS, require_next_sentence
 from finetune.pretraining.packing import large_documents, packed_documents
-from finetune.pretraining.sentence_pairs import PACKED, SentencePairs, pair_notes
+from finetune.pretraining.sentence_pairs import PACKED, pair_notes, sentence_pairs
 from finetune.tasks.base import ENCODE_CHUNK, Gather, Task, encode_all
 from finetune.tasks.definition import load_tokenizer, sequence_limit, starting_config
 from finetune.types import (
@@ -188,9 +188,9 @@ class PretrainingTask(MaskedTask):
 class PairedTask(PretrainingTask):
     """Pretraining on pairs of texts, for next sentence prediction."""
 
-    @cached_property
-    def _pairs(self) -> SentencePairs:
-        return SentencePairs(self.tokenizer.pair, self.state.max_length)
+    def _pairs(self, packed: FlatSequences, rows: Array, *seed_and_epoch: int) -> FlatSequences:
+        template, max_length = self.tokenizer.pair, self.state.max_length
+        return sentence_pairs(packed, rows, template, max_length, *seed_and_epoch)
 
     def encode(
         self, examples: Sequence[Any], gather: Gather = encode_all, *, for_training: bool = False
@@ -206,7 +206,7 @@ class PairedTask(PretrainingTask):
 
         def masked(start: int) -> EncodedExamples:
             rows = np.arange(start, min(start + ENCODE_CHUNK, len(examples)))
-            masked_pairs = masking.apply(self._pairs.apply(packed.sequences, rows))
+            masked_pairs = masking.apply(self._pairs(packed.sequences, rows))
             return EncodedExamples(
                 masked_pairs, np.arange(len(rows) + 1), 0 if start else packed.num_cut
             )
@@ -219,7 +219,7 @@ class PairedTask(PretrainingTask):
     ) -> FlatSequences:
         """Pair and mask the sequences for an epoch."""
         rows = np.arange(len(sequences)) if rows is None else rows
-        pairs = self._pairs.apply(sequences, rows, seed, epoch)
+        pairs = self._pairs(sequences, rows, seed, epoch)
         return self._masking.apply(pairs, seed, epoch)
 
     def _packed_targets(self, example: TextBlock, *parts: list[int]) -> Any:

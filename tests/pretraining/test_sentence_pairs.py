@@ -7,12 +7,18 @@ import pytest
 
 from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.subwords import Template
-from finetune.pretraining.sentence_pairs import SentencePairs
+from finetune.pretraining.sentence_pairs import sentence_pairs
 from finetune.types import TokenSequence
 
 CLS, SEP = 1, 2
 TEMPLATE = Template((CLS,), (SEP,), (SEP,), (0, 0, 0, 1, 1))
-RULE = SentencePairs(TEMPLATE, 43)
+
+
+def pairs_of(
+    packed: FlatSequences, rows: list[int] | range | None = None, *key: int
+) -> FlatSequences:
+    chosen = np.arange(len(packed)) if rows is None else np.array(rows)
+    return sentence_pairs(packed, chosen, TEMPLATE, 43, *key)
 
 
 def blocks(documents: list[list[list[int]]], seed: int = 0) -> FlatSequences:
@@ -55,7 +61,7 @@ def test_half_of_the_pairs_are_adjacent_the_others_from_another_document() -> No
         document_of_line += [number] * sum(map(len, sizes_of_blocks))
     shares, lengths = [], {0: [], 1: []}
     for epoch in range(25):
-        pairs = RULE.apply(packed, np.arange(len(packed)), seed=3, epoch=epoch)
+        pairs = pairs_of(packed, None, 3, epoch)
         for row, pair in enumerate(pairs):
             first, second = parts(pair)
             text = list(packed[row].target["text"])
@@ -79,13 +85,11 @@ def test_half_of_the_pairs_are_adjacent_the_others_from_another_document() -> No
 
 def test_pairs_depend_on_seed_epoch_and_sequence_alone() -> None:
     packed = blocks([[[4, 5, 6], [5, 5]], [[3, 8, 3, 3]], [[7, 7]], [[5], [6, 2]]])
-    pairs = RULE.apply(packed, np.arange(6), 1, 2)
-    selected = RULE.apply(packed, np.array([4, 1]), 1, 2)
-    assert [selected[0], selected[1]] == [pairs[4], pairs[1]]
-    scoring = RULE.apply(packed, np.arange(6))
-    again = RULE.apply(RULE.apply(pairs, np.arange(6), 7, 0), np.arange(6))
-    assert list(again) == list(scoring), "pairs of pairs are pairs of the blocks"
-    other_epochs = [list(RULE.apply(packed, np.arange(6), *key)) for key in ((1, 3), (2, 2))]
+    pairs = pairs_of(packed, None, 1, 2)
+    assert list(pairs_of(packed, [4, 1], 1, 2)) == [pairs[4], pairs[1]]
+    again = pairs_of(pairs_of(pairs, None, 7, 0))
+    assert list(again) == list(pairs_of(packed)), "pairs of pairs are pairs of the blocks"
+    other_epochs = [list(pairs_of(packed, None, *key)) for key in ((1, 3), (2, 2))]
     assert all(other != list(pairs) for other in other_epochs)
 
 
@@ -94,7 +98,7 @@ def test_documents_of_one_line(size: int) -> None:
     """The second text is always random; where both do not fit, both are cut between words."""
     packed = blocks([[[size]] for _ in range(6)])
     for epoch in range(5):
-        pairs = RULE.apply(packed, np.arange(6), 1, epoch)
+        pairs = pairs_of(packed, None, 1, epoch)
         for row, pair in enumerate(pairs):
             first, second = parts(pair)
             assert pair.target["next"] == [1] and first[0] // 100 == row + 1 != second[0] // 100
@@ -108,12 +112,12 @@ def test_a_word_longer_than_the_room_is_cut() -> None:
     sequences = [
         TokenSequence(n, [CLS, SEP], None, [], 0, {**target, "document": [n]}) for n in (0, 1)
     ]
-    for pair in RULE.apply(FlatSequences.of(sequences), np.arange(2), 1, 0):
+    for pair in pairs_of(FlatSequences.of(sequences), None, 1, 0):
         assert [len(part) for part in parts(pair)] == [20, 20]
 
 
 def test_one_document_has_nearly_all_of_the_text() -> None:
     packed = blocks([[[9, 9, 9]] * 1000, [[4, 4]]])
-    pairs = RULE.apply(packed, np.arange(40), 1, 0)
+    pairs = pairs_of(packed, range(40), 1, 0)
     random = [parts(pair)[1] for pair in pairs if pair.target["next"] == [1]]
     assert len(random) > 5 and all(second[0] // 100 > 3000 for second in random)
