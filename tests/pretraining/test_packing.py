@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 
@@ -93,8 +93,7 @@ def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.M
     assert list(blocks) == expected
     assert [block.subwords for block in blocks] == [block.subwords for block in expected]
     assert (counted.frequency == counts.frequency).all()
-    names = [field.name for field in fields(counts) if field.name != "frequency"]
-    assert [getattr(counted, name) for name in names] == [getattr(counts, name) for name in names]
+    assert replace(counted, frequency=None) == replace(counts, frequency=None)
 
 
 def test_documents_end_blocks_or_are_separated() -> None:

@@ -123,9 +123,7 @@ def test_command_on_pairs(tmp_path: Path):
     assert f"{expected:.4f}" in run("score", output).ok().out
     predictions = read_jsonl(output)
     assert [row["id"] for row in predictions] == [f"p{n}" for n in range(len(pairs))]
-    compared = run("compare", output, output, "--resamples", "50").ok()
-    assert "accuracy" in compared.out, compared.err
+    assert "accuracy" in run("compare", output, output, "--resamples", "50").ok().out
     write_jsonl(file, plain)
     run("perplexity", checkpoint(), "--file", file, "--out", output).ok()
-    rows = read_jsonl(output)
-    assert [row["id"] for row in rows] == list(range(len(pairs)))
+    assert [row["id"] for row in read_jsonl(output)] == list(range(len(pairs)))

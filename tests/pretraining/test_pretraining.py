@@ -80,12 +80,9 @@ def test_fills_masks(run: Path) -> None:
     assert scores == sorted(scores, reverse=True) and sum(scores) <= 1
     plain = pipeline("fill-mask", str(run / "best"), top_k=5)(text)
     for best, other in zip(masks, plain, strict=True):
-        assert [candidate["subword"] for candidate in best] == [
-            candidate["token_str"] for candidate in other
-        ]
-        assert [candidate["score"] for candidate in best] == pytest.approx(
-            [candidate["score"] for candidate in other], abs=1e-5
-        )
+        assert [one["subword"] for one in best] == [one["token_str"] for one in other]
+        scores = [one["score"] for one in other]
+        assert [one["score"] for one in best] == pytest.approx(scores, abs=1e-5)
     long = f"{'Ana saw the river . ' * 30}[MASK] {'Ana saw the river . ' * 30}[MASK]"
     assert len(model.predict([long])[0].to_dict()["masks"]) == 2, "in several windows"
     with pytest.raises(UserError, match=r"has no \[MASK\]: write it"):
@@ -129,17 +126,14 @@ def test_sources_are_sampled_by_the_exponent(tmp_path: Path) -> None:
     small_data.running_text(tmp_path / "en", (60, 3, 3))
     small_data.running_text(tmp_path / "de", (3, 3, 3))
     data = f"en={tmp_path}/en,de={tmp_path}/de"
-    sizes = {}
+    sizes, texts = {}, []
     for alpha in (0.0, 0.3, 1.0):
         _, data_of_alpha = fx.load(config_of(data=data, alpha=alpha))
-        sizes[alpha] = len(data_of_alpha.splits["train"])
-        assert [example.id for example in data_of_alpha.splits["train"]] == list(
-            range(sizes[alpha])
-        )
-        assert {example.key for example in data_of_alpha.splits["train"]} == {None}
+        ids_and_keys = [(example.id, example.key) for example in data_of_alpha.splits["train"]]
+        sizes[alpha] = len(ids_and_keys)
+        assert ids_and_keys == [(number, None) for number in range(sizes[alpha])]
+        texts = texts or [example.text for example in data_of_alpha.splits["train"]]
     assert sizes[0.0] > sizes[0.3] > sizes[1.0], "1 repeats nothing"
-    _, data_of_alpha = fx.load(config_of(data=data, alpha=0.0))
-    texts = [example.text for example in data_of_alpha.splits["train"]]
     half = len(texts) // 2
     assert len(set(texts[:half])) > 2 * len(set(texts[half:])), "both have the same share"
 
@@ -147,9 +141,7 @@ def test_sources_are_sampled_by_the_exponent(tmp_path: Path) -> None:
 def test_text_in_memory() -> None:
     rows = [{"text": "Ana saw the river .\n\nShe slept .", "label": "x"}, {"text": " "}] * 3
     _, data = load_task(config_of(validation="none"), "pretrain", rows)
-    assert [example.text for example in data.splits["train"]] == [
-        "Ana saw the river .\nShe slept ."
-    ] * 3
+    assert [row.text for row in data.splits["train"]] == ["Ana saw the river .\nShe slept ."] * 3
 
 
 def test_a_new_encoder(tmp_path: Path) -> None:
@@ -200,8 +192,7 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
 )
 def test_errors(changes: dict, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=problem):
-        config = config_of(out=str(tmp_path / "run"), **changes)
-        fx.fit(config)
+        fx.fit(config_of(out=str(tmp_path / "run"), **changes))
 
 
 def test_text_that_the_model_cannot_read(tmp_path: Path) -> None:
@@ -233,19 +224,10 @@ def test_further_objectives(tmp_path: Path) -> None:
     assert not report["missing_keys"] and not report["unexpected_keys"]
     _, report = AutoModelForMaskedLM.from_pretrained(best, output_loading_info=True)
     assert not report["missing_keys"]
-    text = "Ana saw the [MASK] river ."
-    best_subwords = Predictor(result.folder).predict([text])[0].to_dict()["masks"][0]
-    other = pipeline("fill-mask", best, top_k=5)(text)
-    assert [candidate["subword"] for candidate in best_subwords] == [
-        candidate["token_str"] for candidate in other
-    ]
     rows = read_jsonl(result.folder / "predictions.test.jsonl")
     for sequence, row in zip(encoded, rows, strict=True):
-        inputs = {
-            "input_ids": torch.tensor([sequence.input_ids]),
-            "token_type_ids": torch.tensor([sequence.token_type_ids]),
-        }
+        ids, segments = (torch.tensor([v]) for v in (sequence.input_ids, sequence.token_type_ids))
         with torch.no_grad():
-            logits = plain.eval()(**inputs).seq_relationship_logits
+            logits = plain.eval()(ids, token_type_ids=segments).seq_relationship_logits
         assert row["follows_score"] == pytest.approx(float(logits.softmax(-1)[0, 0]), abs=1e-5)
         assert row["follows"] == (sequence.target["next"][0] == 0)

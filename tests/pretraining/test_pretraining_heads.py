@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
 from finetune.models.heads import masked_lm
@@ -29,14 +28,11 @@ SPANS = {0: [(2, 4), (8, 8)], 1: [(3, 7)]}
 def batch_of_spans(vocabulary: int):
     """Two sequences with spans; the last one of the first sequence is at its end."""
     generator = torch.Generator().manual_seed(2)
-    rows, target = (
-        [],
-        {name: [] for name in ("position", "token", "boundary", "left", "right", "offset")},
-    )
+    names = ("position", "token", "boundary", "left", "right", "offset")
+    rows, target = [], {name: [] for name in names}
     for number in (0, 1):
-        rows.append(
-            TokenSequence(number, torch.randint(5, vocabulary, (12,), generator=generator).tolist())
-        )
+        ids = torch.randint(5, vocabulary, (12,), generator=generator).tolist()
+        rows.append(TokenSequence(number, ids))
         for first, last in [*SPANS[number], (10, 10)]:
             for position in range(first, last + 1):
                 if last < 10:
@@ -110,12 +106,9 @@ def test_the_boundary_head_is_saved_beside_the_model(tmp_path) -> None:
     with pytest.raises(UserError, match="missing or damaged"):
         PretrainingModel.from_pretrained(str(tmp_path), boundary=True, new_head=False)
     empty = {name: batch.targets[name][:0] for name in ("boundary", "left", "right", "offset")}
-    none = pack(
-        [TokenSequence(0, [5, 6, 7])],
-        {"position": torch.tensor([1]), "token": torch.tensor([6]), **empty},
-    )
-    assert F.cross_entropy(head.logits(none), torch.tensor([6])).isfinite()
-    assert len(head(none).boundary) == 0
+    targets = {"position": torch.tensor([1]), "token": torch.tensor([6]), **empty}
+    scores = head(pack([TokenSequence(0, [5, 6, 7])], targets))
+    assert scores.loss.isfinite().all() and len(scores.boundary) == 0
 
 
 @pytest.mark.parametrize("family", NEXT_SENTENCE)
@@ -124,15 +117,11 @@ def test_next_sentence_prediction_equals_that_of_transformers(family: str) -> No
     """With token type ids, which differ in the second half of each sequence."""
     plain = model_of(family, AutoModelForPreTraining)
     head = PretrainingModel(plain)
-    segments = [
-        [int(position > length // 2) for position in range(length)] for length in batch_of().lengths
-    ]
     chosen = {"position": torch.tensor([1, 7]), "token": torch.tensor([6, 9])}
     ids = [row.tolist() for row in batch_of().input_ids.split(batch_of().lengths)]
-    sequences = [TokenSequence(n, *row) for n, row in enumerate(zip(ids, segments, strict=True))]
-    batch = pack(sequences, chosen)
+    rows = [(row, [int(n > len(row) // 2) for n in range(len(row))]) for row in ids]
+    batch = pack([TokenSequence(n, *row) for n, row in enumerate(rows)], chosen)
     scores = head(batch)
-    rows = zip(ids, segments, strict=True)
     outputs = [
         plain(
             input_ids=torch.tensor([one]),

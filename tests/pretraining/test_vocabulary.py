@@ -53,11 +53,8 @@ def test_saved_tokenizer_is_accepted(algorithm: str, tmp_path: Path):
     loaded = SubwordTokenizer.saved(tmp_path, words=True)
     assert type(loaded.backend.model).__name__.lower() == algorithm
     assert loaded.text_subwords(["THE"]) != loaded.text_subwords(["the"])
-    first = (
-        "[PAD] [UNK] [CLS] [SEP] [MASK]"
-        if algorithm == "wordpiece"
-        else "<s> <pad> </s> <unk> <mask>"
-    )
+    names = "[PAD] [UNK] [CLS] [SEP] [MASK]", "<s> <pad> </s> <unk> <mask>"
+    first = names[algorithm != "wordpiece"]
     assert " ".join(plain.convert_ids_to_tokens(list(range(5)))) == first
     running = SubwordTokenizer.saved(tmp_path)
     pair = plain("Paris", "Berlin")["input_ids"]
@@ -149,9 +146,8 @@ def test_errors(algorithm: str):
 def test_command(tmp_path: Path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(LINES), encoding="utf-8")
-    done = run(
-        "vocabulary", texts, "--kind", "unigram", "--size", "5000", "--out", tmp_path / "v"
-    ).ok()
+    options = ("--kind", "unigram", "--size", "5000", "--out", tmp_path / "v")
+    done = run("vocabulary", texts, *options).ok()
     assert "asked for 5,000" in done.out
     content = json.loads((tmp_path / "v" / "vocabulary.json").read_text())
     assert content["size"] == len(AutoTokenizer.from_pretrained(tmp_path / "v"))

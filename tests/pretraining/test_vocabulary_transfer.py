@@ -72,14 +72,13 @@ def test_saved_model(family: str, smaller: bool, tmp_path: Path):
     with quiet():
         model.save_pretrained(tmp_path / "new")
     new.save_pretrained(tmp_path / "new")
-    loaded, report = AutoModelForMaskedLM.from_pretrained(
-        tmp_path / "new", output_loading_info=True
-    )
+    load = AutoModelForMaskedLM.from_pretrained
+    loaded, report = load(tmp_path / "new", output_loading_info=True)
     assert not report["missing_keys"] and not report["mismatched_keys"]
     vocabulary = len(new.tokenizer)
     assert loaded.config.vocab_size == vocabulary == len(loaded.get_input_embeddings().weight)
     assert loaded.config.pad_token_id == new.tokenizer.pad_token_id
-    tied = AutoModelForMaskedLM.from_pretrained(folder)
+    tied = load(folder)
     same = tied.get_input_embeddings().weight is tied.get_output_embeddings().weight
     output = loaded.get_output_embeddings()
     assert (loaded.get_input_embeddings().weight is output.weight) == same
@@ -96,8 +95,8 @@ def test_saved_model(family: str, smaller: bool, tmp_path: Path):
     ]
     with torch.no_grad():
         outputs = [
-            AutoModelForMaskedLM.from_pretrained(path).eval()(row, output_hidden_states=True)
-            for path, row in zip((tmp_path / "new", folder), both, strict=True)
+            model.eval()(row, output_hidden_states=True)
+            for model, row in zip((loaded, tied), both, strict=True)
         ]
     states = [output.hidden_states[-1] for output in outputs]
     logits = [output.logits for output in outputs]
@@ -115,8 +114,8 @@ def test_encoder_without_head(tmp_path: Path):
     done = run("vocabulary", texts, *paths, "--size", "420").ok()
     assert "copied" in done.out and "old" in done.out
     size = len(AutoTokenizer.from_pretrained(tmp_path / "new"))
-    assert AutoModel.from_pretrained(tmp_path / "new").config.vocab_size == size
-    assert type(AutoModel.from_pretrained(tmp_path / "new")).__name__ == "BertModel"
+    model = AutoModel.from_pretrained(tmp_path / "new")
+    assert (type(model).__name__, model.config.vocab_size) == ("BertModel", size)
     embedded = run("embed", tmp_path / "new", "--text", "ጠቅላይ ሚኒስትሩ").ok()
     assert "vectors" in embedded.out
     assert AutoTokenizer.from_pretrained(tmp_path / "new").tokenize("የ አበባ")
@@ -177,11 +176,10 @@ def test_similarity_map():
 
 
 def test_words_in_like_contexts_have_similar_vectors():
-    lines = [
-        f"{subject} {verb} the garden"
-        for subject in ("anna", "peter")
-        for verb in ("sees", "likes")
-    ] * 10 + ["two plus three is five"] * 20
+    sentences = [
+        f"{who} {verb} the garden" for who in ("anna", "peter") for verb in ("sees", "likes")
+    ]
+    lines = sentences * 10 + ["two plus three is five"] * 20
     trained = train_tokenizer(lambda: lines, 200, plain_tokenizer("wordpiece"))
     vectors = cooccurrence_vectors(SubwordTokenizer(trained), lines)
     units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
