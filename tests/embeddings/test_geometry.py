@@ -26,10 +26,10 @@ for of_text in VECTORS:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_equal_to_all_pairs(index: int) -> None:
-    measured = ExpectedCosine()
+    measured, vectors = ExpectedCosine(), np.concatenate(VECTORS)[:, index]
     for of_text in VECTORS:
         measured.add(unit_vectors(of_text))
-    layer, vectors = by_layer([0, 3], measured)[index], np.concatenate(VECTORS)[:, index]
+    layer = by_layer([0, 3], measured)[index]
     expected = (1 - pdist(vectors, "cosine")).mean()
     assert layer["layer"] == (0, 3)[index] and measured.count == 9
     np.testing.assert_allclose(layer["expected_cosine"], expected)

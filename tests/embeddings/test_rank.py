@@ -25,9 +25,8 @@ def trained(encoder: str) -> Path:
 @pytest.mark.parametrize("encoder", ["cross", "bi", "poly"])
 def test_scores_are_those_of_predictions(encoder: str):
     folder = trained(encoder)
-    query = "the big red dog " * (
-        12 if encoder != "cross" else 1
-    )  # over the limit with a candidate
+    # over the limit with a candidate
+    query = "the big red dog " * (1 if encoder == "cross" else 12)
     ranker = Ranker(folder, CANDIDATES)
     predicted: Any = finetune.load(folder).predict([(query, text) for text in CANDIDATES])
     expected = [pair.scores["entailment"] if pair.scores else pair.label for pair in predicted]

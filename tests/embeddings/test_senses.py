@@ -143,8 +143,8 @@ def test_sense_vectors_equal_a_plain_mean(splits: dict[str, list[TokenExample]])
     assert set(fitted.vectors) == set(plain)
     reversed_order = WordSenses.fit(fitted.settings, train[::-1])
     for sense, vectors in plain.items():
-        for vector in (fitted.vectors[sense], reversed_order.vectors[sense]):
-            np.testing.assert_allclose(vector, np.mean(vectors, 0), atol=1e-5)
+        for vectors_of in (fitted.vectors, reversed_order.vectors):
+            np.testing.assert_allclose(vectors_of[sense], np.mean(vectors, 0), atol=1e-5)
 
 
 def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None:

@@ -78,9 +78,8 @@ def texts_of(rows: list[TextExample]) -> list[tuple[str | None, ...]]:
 def test_texts_for_objectives_without_labels(workdir: Path) -> None:
     for train in ("numbers.jsonl", "texts.txt"):
         _, data = loaded(workdir, "mirror", train, "numbers.jsonl")
-        assert {row.text for row in data.splits["train"]} == {*TEXTS, *SHORT}
-        assert len(data.splits["train"]) == 10 and data.splits["train"][0].label is None
-        assert [row.label for row in data.splits["validation"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert sorted(row.text for row in data.splits["train"]) == sorted([*TEXTS, *SHORT])
+        assert data.splits["train"][0].label is None
 
 
 def test_texts_without_pairs_are_scored_with_half_of_their_words(workdir: Path) -> None:
@@ -185,9 +184,7 @@ def test_splits_without_gold(workdir: Path, tmp_path: Path) -> None:
         loaded(workdir, "cosine", "numbers.jsonl", "pairs.jsonl")
 
 
-def test_a_frozen_encoder_and_a_tokenizer_without_mask(workdir: Path, tmp_path: Path) -> None:
-    settings = {"tuning": "head", "out": tmp_path / "run", "max_tokens": 40, "steps": 1}
-    fx.fit(config_of(workdir, "softmax", "nli.jsonl", **settings))
+def test_a_tokenizer_without_mask(workdir: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(fx.checkpoint())
     tokenizer.mask_token = None
     AutoModel.from_pretrained(fx.checkpoint()).save_pretrained(tmp_path / "bert")
@@ -215,19 +212,14 @@ def test_masked_views(workdir: Path, family: str) -> None:
         views = task.sequences_of_epoch(sequences, 1, seed)
         assert [view.window for view in views] == [0, 1] * len(sequences)
         for one, other in zip(views[::2], views[1::2], strict=True):
-            at = other.input_ids.index(mask)
-            after = len(other.input_ids) - at - 1
-            ids = one.input_ids
-            assert other.input_ids == [*ids[:at], mask, *ids[len(ids) - after :]]
-            width = len(ids) - len(other.input_ids) + 1
-            assert width == min(2, len(ids) - 3) and 1 <= at < len(other.input_ids) - 1
-            assert other.target == one.target
+            ids, at = one.input_ids, other.input_ids.index(mask)
+            width = min(2, len(ids) - 3)
+            assert other.input_ids == [*ids[:at], mask, *ids[at + width :]]
+            assert 1 <= at < len(other.input_ids) - 1 and other.target == one.target
             seen.add((one.example, at))
     assert len(seen) > 2 * len(sequences)  # the place of the span varies
-    first, last = (
-        task.sequences_of_epoch(sequences.take(np.array(rows)), 1, 5) for rows in ([0, 1], [1])
-    )
-    assert first[2:][1].input_ids == last[1].input_ids  # whatever else is in the batch
+    alone = task.sequences_of_epoch(sequences.take(np.array([1])), 1, 19)
+    assert alone[1].input_ids == views[3].input_ids  # whatever else is in the batch
     one = task.encode([TextExample(0, "a")]).sequences
     assert mask not in task.sequences_of_epoch(one, 1, 1)[1].input_ids  # nothing would be left
 
@@ -300,9 +292,8 @@ def trained(workdir: Path) -> dict[str, Path]:
         "softmax": ("softmax", "nli.jsonl", {"pooling": "max"}),
         "cmlm": ("cmlm", "texts.txt", {}),
     }.items():
-        runs[name] = fx.fit(
-            config_of(workdir, objective, train, out=workdir / name, **changes)
-        ).folder
+        config = config_of(workdir, objective, train, out=workdir / name, **changes)
+        runs[name] = fx.fit(config).folder
     return runs
 
 
@@ -333,10 +324,8 @@ def test_transformers_has_the_same_vectors(trained: dict[str, Path]) -> None:
 
 def test_embedder_with_another_pooling_layer_or_unit(trained: dict[str, Path]) -> None:
     folder = trained["cls"]
-    pooled, mean, layer = (
-        next(Embedder(folder, **options).encode(TEXTS[:1])).vectors
-        for options in ({}, {"pooling": "mean"}, {"layers": [0]})
-    )
+    settings: Any = ({}, {"pooling": "mean"}, {"layers": [0]})
+    pooled, mean, layer = (next(Embedder(folder, **s).encode(TEXTS[:1])).vectors for s in settings)
     assert np.linalg.norm(pooled) == pytest.approx(1.0, abs=1e-5)
     assert not np.allclose(pooled, mean) and not np.allclose(mean, layer)
     (words,) = Embedder(folder, unit="word").encode(TEXTS[:1])
@@ -389,9 +378,8 @@ def test_run_folders(trained: dict[str, Path]) -> None:
     run("report", trained["cls"]).ok()
     card = (trained["cls"] / "best" / "README.md").read_text()
     assert "SentenceTransformer(" in card and "library_name: sentence-transformers" in card
-    run("export", trained["cls"], "--out", str(trained["cls"].parent / "onnx")).refused(
-        "`finetune sentence` are not exported"
-    )
+    exported = run("export", trained["cls"], "--out", trained["cls"].parent / "onnx")
+    exported.refused("`finetune sentence` are not exported")
 
 
 def test_a_run_starts_from_another_with_its_pooling(

@@ -136,14 +136,15 @@ def test_layers_and_standardization() -> None:
 def test_command(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join([LEFT, RIGHT, "The Dog saw a dog .", "the old house of the man"]))
-    rows = [
-        (LEFT, RIGHT, 1.5, 5, 1),
-        (RIGHT, "the dog", 3, 5, 1),
-        ("two children", LEFT, 2, 1, 12),
-        ("the film", "this film", 4, 1, 1),
+    contexts = [
+        {"text": text, "text_pair": pair, "label": label, "index": index, "index_pair": 1}
+        for text, pair, label, index in (
+            (LEFT, RIGHT, 1.5, 5),
+            (RIGHT, "the dog", 3, 5),
+            ("two children", LEFT, 2, 1),
+            ("the film", "this film", 4, 1),
+        )
     ]
-    columns = ("text", "text_pair", "label", "index", "index_pair")
-    contexts = [dict(zip(columns, values, strict=True)) for values in rows]
     data, out = write_jsonl(tmp_path / "context.jsonl", contexts), tmp_path / "p.jsonl"
     compare = ("similarity", fx.checkpoint(), "--data", data, "--resamples", "50")
     standardize = ("--standardize", corpus)
