@@ -12,6 +12,7 @@ from finetune.embeddings.attention_norms import BLOCKS, analyze_attention
 from finetune.models.encoder import Encoder
 from finetune.preprocessing.batching import pack
 from finetune.types import TokenSequence, UserError
+from tests import fixtures as fx
 from tests import tiny
 from tests.models.test_every_family import CHANGES, SIZES
 
@@ -69,7 +70,8 @@ def test_equal_to_a_direct_computation_in_bert() -> None:
 
 def test_sliding_windows_of_modernbert_in_padded_rows() -> None:
     changes = {"local_attention": 4, "global_attn_every_n_layers": 3}
-    modernbert = Encoder(tiny.model("modernbert", **changes), batching="padded")
+    with fx.padded_rows():
+        modernbert = Encoder(tiny.model("modernbert", **changes))
     blocks = analyze_attention(modernbert, pack([TokenSequence(0, IDS)]))
     seen = [int((block.weights[0] > 0).sum()) for block in blocks]
     assert seen[0] == len(IDS) and seen[1] == 3  # the token and two on its right
