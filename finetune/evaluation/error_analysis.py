@@ -162,7 +162,7 @@ def mistakes(run: Tables) -> list[ErrorCase]:
     if items.has_sizes:
         wrong = wrong[np.argsort(-items.columns["deviation"][wrong], kind="stable")]
     has_score = ~np.isnan(items.score)
-    if not type.in_words and not has_score.all():
+    if not type.in_words and not has_score[items.predicted != ""].all():
         has_score[:] = False  # a confidence is told where all are comparable
 
     cases = []

@@ -240,11 +240,17 @@ class Tables:
 
     @property
     def all_probabilities(self) -> list[Mapping[str, float]]:
-        """The probability of every label for each text; empty where one is not known."""
+        """The probability of every label for each text, 0 for a blank one; empty where one is not
+        known."""
         is_labeled = self.type.classes is not None and self.type.classes.column == "label"
-        rows = [prediction.scores for prediction in self.predictions if is_labeled]
-        complete = [row for row in rows if row is not None]
-        return complete if len(complete) == len(rows) else []
+        predictions = self.predictions if is_labeled else ()
+        is_blank = [p.label is None and p.decided.get("withheld") is None for p in predictions]
+        pairs = zip(predictions, is_blank, strict=True)
+        rows = [prediction.scores for prediction, blank in pairs if not blank]
+        if not rows or None in rows:
+            return []
+        nothing, filled = dict.fromkeys(rows[0], 0.0), iter(rows)
+        return [nothing if blank else next(filled) for blank in is_blank]
 
     @property
     def documents(self) -> list[str | None]:

@@ -53,6 +53,8 @@ def predict(
 ) -> list[Prediction]:
     """Predict every example, in the order of the examples, on every process.
 
+    A blank text has no label, whatever the model says.
+
     Args:
         task: The task of the model.
         head: The model, on the accelerator's device.
@@ -83,8 +85,10 @@ def predict(
     with contextlib.closing(values):
         for number, of_windows in values:
             start, end = offsets[number : number + 2]
-            outputs = list(map(WindowOutput, windows[start:end], of_windows))
-            prediction = task.postprocess(mine[number], outputs)
+            prediction = task.state.of_blank(mine[number])
+            if prediction is None:
+                outputs = list(map(WindowOutput, windows[start:end], of_windows))
+                prediction = task.postprocess(mine[number], outputs)
             if isinstance(prediction, TokenPrediction) and not keep_log_probabilities:
                 prediction = replace(prediction, log_probabilities=None)
             predicted[number] = prediction

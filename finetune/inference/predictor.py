@@ -252,27 +252,23 @@ class Predictor:
         prepared = ready if len(first) < size else ahead(ready, most=1)
         options: dict[str, Any] = {"device": self.accelerator.device, "reporter": reporter}
         with contextlib.closing(prepared):
-            for shard, filled, encoded, blank in prepared:
-                predicted = predict(task, self.model, filled, encoded=encoded, **options)
-                by_id = {prediction.id: prediction for prediction in predicted} | blank
+            for shard, encoded, num_blank in prepared:
+                predicted = predict(task, self.model, shard, encoded=encoded, **options)
+                by_id = {prediction.id: prediction for prediction in predicted}
                 if len(by_id) < len(shard):
                     raise UserError("neighboring examples have the same id: number them.")
                 decided = self._decide(shard, [by_id[example.id] for example in shard])
                 alone = sum(example.document is None for example in shard) if reach else 0
-                numbers = {"cut": encoded.num_cut, "blank": len(blank), "without document": alone}
+                numbers = {"cut": encoded.num_cut, "blank": num_blank, "without document": alone}
                 by_process = gather_object([(decided, numbers)])
                 for _, of_process in by_process:
                     counts.update(of_process)
                 for turn in zip_longest(*(predictions for predictions, _ in by_process)):
                     yield from (prediction for prediction in turn if prediction is not None)
 
-    def _encoded(
-        self, examples: list[Any]
-    ) -> tuple[list[Any], list[Any], EncodedExamples, dict[int, Prediction]]:
-        of_blank = ((example.id, self.task.state.of_blank(example)) for example in examples)
-        blank = {id: prediction for id, prediction in of_blank if prediction is not None}
-        filled = [example for example in examples if example.id not in blank]
-        return examples, filled, self.task.encode(filled), blank
+    def _encoded(self, examples: list[Any]) -> tuple[list[Any], EncodedExamples, int]:
+        num_blank = sum(self.task.state.of_blank(example) is not None for example in examples)
+        return examples, self.task.encode(examples), num_blank
 
     def _decide(self, examples: Sequence[Any], predictions: list[Prediction]) -> list[Prediction]:
         if self.decisions == Decisions():

@@ -23,11 +23,12 @@ def calibrate(
     Returns the new task, its predictions, and a note for the log.
 
     The predictions are cross-fitted: each half of the split has the values that were fitted on the
-    other half, so that no example is scored with values fitted on it.
+    other half, so that no example is scored with values fitted on it. Blank texts have none.
     """
+    is_blank = [task.state.of_blank(example) is not None for example in gold]
 
     def fitted(indices: Sequence[int]) -> tuple[Task, str]:
-        labeled = [index for index in indices if task.gold(gold[index]) is not None]
+        labeled = [n for n in indices if task.gold(gold[n]) is not None and not is_blank[n]]
         fields, note = task.fit([gold[n] for n in labeled], [predicted[n] for n in labeled])
         return replace(task, state=replace(task.state, **fields)), note
 
@@ -35,6 +36,8 @@ def calibrate(
     for half, other_half in permutations(halves(gold)):
         of_other_half: Any = fitted(other_half)[0].state
         for index in half:
+            if is_blank[index]:
+                continue
             predictions[index] = of_other_half.decide(predicted[index])
     calibrated, note = fitted(range(len(gold)))
     note += "; each half of validation is scored with the value fitted on the other half"

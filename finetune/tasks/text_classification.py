@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from finetune.config.tasks import ClassifyConfig, TextConfig
-from finetune.data import Dataset
+from finetune.data import DataError, Dataset
 from finetune.data.labels import voted_names, with_standard_names
 from finetune.data.text_labels import (
     check_text_settings,
@@ -32,6 +32,7 @@ from finetune.data.text_labels import (
 from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.hierarchy import check_paths
 from finetune.evaluation.positive import named_positive, positive_label
+from finetune.evaluation.prediction_types.labels import blank_without_number
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
@@ -136,8 +137,13 @@ class TextClassificationTask(Task):
     _label_order = staticmethod(label_order)
 
     def complete(self, data: Dataset) -> Dataset:
-        """Add a note on the positive class where its name does not tell it."""
+        """Refuse blank texts without a number; add a note on a positive class by frequency."""
         state, rare = self.state, self.state.positive
+        if state.problem == "regression":
+            scored = chain.from_iterable(data.splits[split] for split in data.scored_splits)
+            for example in scored:
+                if state.of_blank(example) is not None:
+                    raise DataError(blank_without_number(example))
         if rare is None or state.config.positive or named_positive(state.labels):
             return data
         note = f"f1 scores {rare!r}, the rarer label in training; --positive names another"

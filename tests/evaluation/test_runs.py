@@ -90,7 +90,7 @@ def test_blank_texts_are_wrong_and_no_class(tmp_path: Path):
     scores = scored(tmp_path, labels("a", "b", None), texts("a", "b", "b"))
     assert scores["accuracy"] == pytest.approx(2 / 3) and "f1" in scores
     assert scores["macro_f1"] == pytest.approx((1 + 2 / 3) / 2)
-    with pytest.raises(DataError, match="1 text is blank, and so without a number"):
+    with pytest.raises(DataError, match=r"gold\.jsonl:2: the text is blank, and so without a num"):
         scored(tmp_path, labels(1.5, None), texts(1.5, 2.5))
 
 

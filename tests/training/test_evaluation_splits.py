@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from finetune import Dataset, read_text, train
+from finetune.data import DataError
 from tests import fixtures as fx
-from tests.command import Outcome
+from tests import small_data
+from tests.command import Outcome, run
 from tests.covering import few
 from tests.small_data import read_jsonl, write_jsonl
 
@@ -90,3 +93,35 @@ def test_a_test_split_that_cannot_be_read_is_refused_before_training(tmp_path: P
     add_row(data, "test", RELATED | {"spans": long})
     train_on("relations", data, "--max-length", "40").refused("has no room for words")
     assert not (tmp_path / "run" / "last").exists()
+
+
+@pytest.mark.parametrize("make", [small_data.sentiment, small_data.topics])
+def test_a_blank_text_has_no_prediction(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Training, `predict` and `score` agree; calibration and thresholds leave it out."""
+    folder, out = make(tmp_path / "data"), tmp_path / "run"
+    for split in ("validation", "test"):
+        rows = read_jsonl(folder / f"{split}.jsonl")
+        write_jsonl(folder / f"{split}.jsonl", [{**rows[0], "text": " \t"}, *rows[1:]])
+    settings = {"calibrate": "temperature", "out": str(out), "steps": 3, "quiet": True}
+    trained = train("classify", folder, str(fx.checkpoint()), **settings)
+    assert [row["label"] is None for row in read_jsonl(out / "predictions.test.jsonl")][:2] == [
+        True,
+        False,
+    ]
+    scored = json.loads(run("score", out, "--data", folder / "test.jsonl", "--json").ok().out)
+    assert scored == pytest.approx({name: trained.metrics["test"][name] for name in scored})
+    assert trained.metrics["test"]["ece"] <= 1
+    run("thresholds", out).ok()
+    analysis = json.loads(run("report", out, "--format", "json").ok().out)
+    assert analysis["calibration"]["bins"] and analysis["examples"]
+
+
+def test_a_blank_text_of_a_number_is_refused_before_training(tmp_path: Path) -> None:
+    folder = small_data.numbers(tmp_path / "data")
+    first, *rows = read_jsonl(folder / "test.jsonl")
+    write_jsonl(folder / "test.jsonl", [{**first, "text": "", "text_pair": " "}, *rows])
+    settings = {"out": str(tmp_path / "run"), "quiet": True}
+    with pytest.raises(
+        DataError, match=r"test\.jsonl:1: the text is blank, and so without a number"
+    ):
+        train("classify", folder, str(fx.checkpoint()), **settings)

@@ -76,12 +76,10 @@ class LabelProbabilities:
         columns = tuple(names) if positive is None else (positive,)
         # predictions have the usual names of NLI labels in place of those of the model
         standard = canonical_names(names) if run.type.one_class else {name: name for name in names}
-        rows = [prediction.scores for prediction in run.predictions]
-        if not all(
-            row is not None and {standard[c] for c in columns} <= row.keys() for row in rows
-        ):
+        rows, wanted = run.all_probabilities, {standard[name] for name in columns}
+        if not rows or not all(wanted <= row.keys() for row in rows):
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
-        values: list[Any] = [[row[standard[name]] for name in columns] for row in rows if row]
+        values = [[row[standard[name]] for name in columns] for row in rows]
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
         gold = run.gold
         if run.type.one_class:

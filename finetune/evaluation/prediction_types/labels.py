@@ -59,7 +59,7 @@ from finetune.evaluation.metrics import (
     weighted_ranks,
 )
 from finetune.evaluation.positive import named_positive, positive_label
-from finetune.types import TextExample, TextPrediction, UserError, abbreviated, quantity
+from finetune.types import TextExample, TextPrediction, UserError, abbreviated
 
 NO_LABEL = ""
 """The prediction for a blank text: no gold label agrees with it, and it is no class."""
@@ -126,11 +126,6 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
     answers = [label for label in predicted if label != NO_LABEL]
     is_number = {*map(type, answers)} <= _NUMBERS and (answers or not predicted)
     if is_number and _is_regression(gold, answers):
-        if blank := len(predicted) - len(answers):
-            raise DataError(
-                f"{files[0]}: {quantity(blank, 'text is', 'texts are')} blank, and so without a "
-                "number: remove them from the data to score numbers."
-            )
         try:
             return replace(tables, type=NUMBER, gold=[float(label) for label in gold])
         except (TypeError, ValueError) as error:
@@ -356,6 +351,7 @@ LABEL = PredictionType(
     default="accuracy",
     tables=_label_tables,
     groupings=lambda tables: {"text length": by_length(tables, "texts")},
+    calibrated=lambda tables: tables.items.take(tables.items.predicted != NO_LABEL),
     classes=Classes("label", {"{}": item_counts}, confusions=True),
     one_class=True,
     **_SHARED,
@@ -455,7 +451,18 @@ def _on_scale_of_gold(tables: Tables) -> bool:
     return not any(prediction.similarity for prediction in tables.predictions)
 
 
+def blank_without_number(example: TextExample) -> str:
+    """The message of a blank text, which has no number to score."""
+    return (
+        f"{example.where}: the text is blank, and so without a number: remove it from the data to "
+        "score numbers."
+    )
+
+
 def _as_numbers(tables: Tables) -> Tables:
+    for example, number in zip(tables.examples, tables.predicted, strict=False):
+        if number == NO_LABEL:
+            raise DataError(blank_without_number(example))
     sides = [np.array(side, dtype=np.float64) for side in (tables.gold, tables.predicted)]
     for name, side in zip(("gold", "predicted"), sides, strict=True):
         for index in np.flatnonzero(~np.isfinite(side)):
