@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from finetune.config.description import ECE_METRICS
 from finetune.evaluation.items import Tables
-from finetune.evaluation.metrics import NUM_BINS, bin_counts, calibration_error
+from finetune.evaluation.metrics import ECE, NUM_BINS, bin_counts
 from finetune.evaluation.temperature import log_probabilities, tempered
 from finetune.types import IGNORED, quantity
 
@@ -50,15 +50,9 @@ def reliability(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> list[Bin]
     ]
 
 
-def error_of(tables: Tables) -> float:
-    """Compute the expected calibration error of predictions, 0.0 without any."""
-    items = tables.type.calibrated(tables)
-    return float(calibration_error(bin_counts(items.score, items.credit)))
-
-
 def calibration_scores(tables: Tables, before: Tables) -> dict[str, float]:
     """Compute ``ece``, and ``ece_uncalibrated`` of predictions ``before`` temperature scaling."""
-    return dict(zip(ECE_METRICS, map(error_of, (tables, before)), strict=True))
+    return dict(zip(ECE_METRICS, map(ECE["ece"].score, (tables, before)), strict=True))
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:

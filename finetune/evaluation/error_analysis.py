@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from finetune.evaluation.calibration import Bin, error_of, reliability
+from finetune.evaluation.calibration import Bin, reliability
 from finetune.evaluation.decisions.abstaining import abstained_note, risk_table
 from finetune.evaluation.items import TableRows, Tables
-from finetune.evaluation.metrics import class_scores, name_of, score
+from finetune.evaluation.metrics import ECE, class_scores, name_of, score
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import find_system
 from finetune.types import UserError
@@ -90,7 +90,7 @@ class Analysis:
     @property
     def calibration_error(self) -> float | None:
         """The expected calibration error; None where probabilities are not known."""
-        return error_of(self.run) if self.bins else None
+        return ECE["ece"].score(self.run) if self.bins else None
 
 
 def analyze(predictions: str, source: GoldSource | None = None, *, split: str = "test") -> Analysis:

@@ -16,15 +16,20 @@ from finetune.evaluation.decisions import Decisions, SetRule, sets
 from finetune.evaluation.decisions.abstaining import (
     above,
     answers_of,
+    at_confidence,
     at_coverage,
     at_risk,
     fewest_for_risk,
     num_independent,
-    risk_bound,
-    risk_of,
     upper_bound,
 )
-from finetune.evaluation.decisions.costs import by_cost, check_costs, choose_costs, read_costs
+from finetune.evaluation.decisions.costs import (
+    by_cost,
+    check_costs,
+    choose_costs,
+    read_costs,
+    with_costs,
+)
 from finetune.evaluation.decisions.sets import conformal_quantile, fit_sets, table_of_sets
 from finetune.evaluation.items import Items, Tables
 from finetune.evaluation.metrics import score
@@ -78,16 +83,16 @@ def test_the_bound_is_that_of_clopper_and_pearson(wrong: int, number: int) -> No
     expected = binomtest(wrong, number, alternative="less").proportion_ci(0.95, "exact").high
     assert upper_bound(wrong, number, 0.05) == pytest.approx(expected, abs=1e-12)
     found = answers(np.ones(number), [False] * wrong + [True] * (number - wrong))
-    assert risk_bound(found) == pytest.approx(expected, abs=1e-12)
+    assert at_confidence(found, 0.0).bound == pytest.approx(expected, abs=1e-12)
 
 
 def test_answers_of_one_example_count_as_far_as_they_are_independent() -> None:
     right = np.arange(200) % 10 > 0
-    alone = risk_bound(answers(np.ones(200), right))
+    alone = at_confidence(answers(np.ones(200), right), 0.0).bound
     mixed = answers(np.ones(400), np.repeat(right, 2), np.repeat(np.arange(200), 2))
-    assert risk_bound(mixed) == pytest.approx(alone)  # copies say nothing new
+    assert at_confidence(mixed, 0.0).bound == pytest.approx(alone)  # copies say nothing new
     one = answers(np.ones(200), right, np.zeros(200, int))
-    assert risk_bound(one) > 0.9
+    assert at_confidence(one, 0.0).bound > 0.9
     with pytest.raises(UserError, match=r"200 answers \(as good as 1 of .*needs 59 answers"):
         at_risk(one, 0.05)
 
@@ -104,7 +109,7 @@ def test_the_bound_holds_for_answers_of_few_examples(number: int, even: bool) ->
                 rng.beta(risk * share, (1 - risk) * share, number), sizes
             )
             drawn = answers(np.ones(len(wrong)), ~wrong, np.repeat(np.arange(number), sizes))
-            broken += risk_bound(drawn) < risk
+            broken += at_confidence(drawn, 0.0).bound < risk
         assert binomtest(broken, 200, 0.05, alternative="greater").pvalue > 0.01
 
 
@@ -128,11 +133,11 @@ def test_a_threshold_keeps_the_risk_and_gives_no_fewer_answers_than_it_must() ->
     found = answers_of(labeled(4000, sharp=3.0))
     chosen = at_risk(found, 0.1)
     given = above(found, chosen.confidence)
-    assert chosen.risk == risk_of(given) <= chosen.bound <= 0.1
+    assert chosen.risk == at_confidence(given, 0.0).risk <= chosen.bound <= 0.1
     lower = np.sort(found.score)[-len(given) - 60]  # the next thresholds do not
-    assert risk_bound(above(found, lower)) > 0.1
+    assert at_confidence(found, lower).bound > 0.1
     assert at_coverage(found, 0.8).coverage == pytest.approx(0.8)
-    assert at_coverage(found, 1.0).risk == risk_of(found)
+    assert at_coverage(found, 1.0).risk == at_confidence(found, 0.0).risk
 
 
 @pytest.mark.slow
@@ -142,7 +147,7 @@ def test_the_guarantee_holds_over_draws() -> None:
     for _ in range(60):
         drawn = world.take(rng.integers(len(world), size=600))
         chosen = at_risk(answers(drawn.score, drawn.credit), 0.1)
-        broken += risk_of(above(world, chosen.confidence)) > 0.1
+        broken += at_confidence(world, chosen.confidence).risk > 0.1
     assert binomtest(broken, 60, 0.05, alternative="greater").pvalue > 0.01
 
 
@@ -210,13 +215,14 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
     scored = labeled(400)
     rng = np.random.default_rng(3)
     costs = {g: {p: 0.0 if g == p else float(rng.uniform(1, 9)) for p in "abc"} for g in "abc"}
-    cheap = by_cost(scored, costs)
+    cheap = by_cost(with_costs(scored, costs))
     matrix = np.array([[costs[g][p] for p in "abc"] for g in "abc"])
     known = np.array([[p.scores[n] for n in "abc"] for p in scored.predictions])
     assert [*cheap.predicted] == ["abc"[i] for i in (known @ matrix).argmin(1)]
     expected = np.mean([costs[g][p] for g, p in zip(cheap.gold, cheap.predicted, strict=True)])
     assert score(cheap)["mean_cost"] == pytest.approx(expected)
-    plain = by_cost(scored, {g: {p: float(g != p) for p in "abc"} for g in "abc"})
+    equal = {g: {p: float(g != p) for p in "abc"} for g in "abc"}
+    plain = by_cost(with_costs(scored, equal))
     assert plain.predicted == scored.predicted  # equal costs: the most probable label
     blank = Decisions(costs=costs).apply(TextPrediction(0, None))
     assert blank.label is None and blank.to_dict()["cost"] is None  # a table has the column

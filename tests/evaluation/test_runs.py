@@ -11,7 +11,7 @@ import pytest
 from finetune.data import DataError, read_tokens
 from finetune.evaluation.custom_metrics import CustomMetric
 from finetune.evaluation.decisions import SetRule
-from finetune.evaluation.decisions.costs import by_cost
+from finetune.evaluation.decisions.costs import by_cost, with_costs
 from finetune.evaluation.decisions.label_thresholds import LabelProbabilities
 from finetune.evaluation.decisions.sets import table_of_sets
 from finetune.evaluation.metrics import score
@@ -117,7 +117,7 @@ def test_probabilities_have_the_names_of_gold(tmp_path: Path):
     assert [row[label] for label, row in zip(gold, probabilities, strict=True)] == [0.1, 0.1]
     assert table_of_sets(tables, SetRule(0.5, 0.95))[0]["coverage"] == 1
     costs = {name: {name: 0.0, other: 1.0} for name, other in (names, names[::-1])}
-    assert score(by_cost(tables, costs))["mean_cost"] == 1
+    assert score(by_cost(with_costs(tables, costs)))["mean_cost"] == 1
     data = LabelProbabilities.of(tables, names, "ENTAILMENT")
     assert data.scores.tolist() == [[0.9], [0.1]] and data.applies.tolist() == [[False], [True]]
 

@@ -46,11 +46,6 @@ def above(answers: Items, confidence: float) -> Items:
     return answers.take(answers.score >= confidence)
 
 
-def risk_of(answers: Items) -> float:
-    """The share of wrong answers; 0 without any."""
-    return float(1 - answers.credit.mean()) if len(answers) else 0.0
-
-
 def num_independent(answers: Items) -> float:
     """The number of independent answers: that of the clusters, if all are equally large (Kish
     1965). Answers of one cluster depend on each other, by an amount that few clusters hide."""
@@ -67,12 +62,6 @@ class Chosen(NamedTuple):
     bound: float
 
 
-def risk_bound(answers: Items) -> float:
-    """Compute the ``upper_bound`` of the risk for the number of independent answers."""
-    number = num_independent(answers)
-    return upper_bound(risk_of(answers) * number, number)
-
-
 def upper_bound(wrong: float, number: float, delta: float = DELTA) -> float:
     """Compute the upper limit of Clopper & Pearson (1934) for a share of errors."""
     from scipy.stats import beta  # imported late: it costs half a second
@@ -86,9 +75,14 @@ def fewest_for_risk(risk: float) -> int:
 
 
 def at_confidence(answers: Items, confidence: float) -> Chosen:
-    """Measure the answers above a threshold."""
+    """Measure the answers above a threshold; without any, none is wrong.
+
+    The bound is that of the number of independent answers.
+    """
     kept = above(answers, confidence)
-    return Chosen(confidence, len(kept) / len(answers), risk_of(kept), risk_bound(kept))
+    risk, number = float(1 - kept.credit.mean()) if len(kept) else 0.0, num_independent(kept)
+    bound = upper_bound(risk * number, number)
+    return Chosen(confidence, len(kept) / len(answers), risk, bound)
 
 
 def at_risk(answers: Items, risk: float) -> Chosen:
@@ -162,7 +156,7 @@ def choose_confidence(
     for name, every in splits.items():
         point = at_confidence(every, chosen.confidence)
         row = {"split": name, "answers": len(every), "coverage": point.coverage}
-        row |= {"risk of all": risk_of(every), "risk": point.risk}
+        row |= {"risk of all": at_confidence(every, 0.0).risk, "risk": point.risk}
         rows.append(row | {f"bound (δ {DELTA:g})": point.bound})
     notes = [f"the model abstains below a probability of {chosen.confidence:.4f}"]
     if chose_epoch:

@@ -75,28 +75,23 @@ def check_costs(costs: Costs, labels: Sequence[str], type: PredictionType) -> No
 
 def with_costs(tables: Tables, costs: Costs) -> Tables:
     """Add the costs of mistakes to labels, by the names that gold has."""
-    costs = _with_standard_names(costs)
+    names = canonical_names(costs)
+    costs = {
+        names[gold]: {names.get(name, name): cost for name, cost in row.items()}
+        for gold, row in costs.items()
+    }
     labels = {*tables.gold, *tables.predicted, *costs} - {NO_LABEL}
     check_costs(costs, sorted(labels), tables.type)
     return replace(tables, costs=costs)
 
 
-def _with_standard_names(costs: Costs) -> Costs:
-    names = canonical_names(costs)
-    return {
-        names[gold]: {names.get(name, name): cost for name, cost in row.items()}
-        for gold, row in costs.items()
-    }
-
-
-def by_cost(tables: Tables, costs: Costs) -> Tables:
-    """Replace each predicted label by the cheapest one, and add the costs."""
-    costs = _with_standard_names(costs)
-    predictions = list(map(Decisions(costs=costs).apply, tables.predictions))
-    labels = [p.label or NO_LABEL for p in predictions]
-    fields: dict[str, Any] = {"examples": tables.examples, "positive": tables.positive}
-    cheapest = LABEL.of_values(tables.gold, labels, predictions=predictions, **fields)
-    return with_costs(cheapest, costs)
+def by_cost(tables: Tables) -> Tables:
+    """Replace each predicted label by the one that costs the least."""
+    predictions = list(map(Decisions(costs=tables.costs).apply, tables.predictions))
+    labels = [prediction.value for prediction in predictions]
+    names = ("examples", "positive", "costs")
+    fields: dict[str, Any] = {name: getattr(tables, name) for name in names}
+    return LABEL.of_values(tables.gold, labels, predictions=predictions, **fields)
 
 
 def choose_costs(
@@ -107,8 +102,8 @@ def choose_costs(
     check_costs(costs, labels, type)
     rows: TableRows = []
     for name, run in runs.items():
-        cheapest = by_cost(run, costs)
-        before, after = score(with_costs(run, costs)), score(cheapest)
+        with_cost = with_costs(run, costs)
+        before, after = score(with_cost), score(by_cost(with_cost))
         row = {"split": name, "texts": len(run)}
         row |= {"cost before": before["mean_cost"], "cost": after["mean_cost"]}
         rows.append(row | {"accuracy before": before["accuracy"], "accuracy": after["accuracy"]})
