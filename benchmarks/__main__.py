@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,17 +13,11 @@ from dataclasses import asdict
 import torch
 
 from benchmarks import prediction, shapes, training
-from benchmarks.measure import (
-    Workload,
-    environment,
-    measure,
-    measures_resident_set,
-    peak_memory,
-    table,
-)
+from benchmarks.measure import Workload, environment, measure, peak_memory, table
 from benchmarks.measured_model import SIZES, Settings, measured_model, model_of
 from benchmarks.synthetic import LIKE, SHAPES
 from finetune.runtime.launch import make_accelerator
+from finetune.runtime.memory import MMAP_THRESHOLD, TRIM_THRESHOLD, malloc_options
 from finetune.types import UserError
 
 WORKLOADS = {
@@ -35,23 +28,15 @@ WORKLOADS = {
 """The phases that measure a task on texts."""
 
 
-@contextlib.contextmanager
-def memory_returned() -> Iterator[None]:
+def memory_returned() -> contextlib.AbstractContextManager[None]:
     """Context in which freed blocks of 64 KiB and more are returned at once, which is slow.
 
     By default glibc keeps blocks of up to 32 MiB, which hides the memory that a call needs again.
     """
-    if not measures_resident_set():
-        yield
-        return
-    library, mmap_threshold, trim_threshold = ctypes.CDLL(None), -3, -1  # of glibc's malloc.h
-    try:
-        library.mallopt(mmap_threshold, 2**16)
-        library.mallopt(trim_threshold, 2**17)
-        yield
-    finally:
-        library.mallopt(mmap_threshold, 2**25)
-        library.mallopt(trim_threshold, 2**26)
+    return malloc_options(
+        {MMAP_THRESHOLD: 2**16, TRIM_THRESHOLD: 2**17},
+        {MMAP_THRESHOLD: 2**25, TRIM_THRESHOLD: 2**26},
+    )
 
 
 def parser() -> argparse.ArgumentParser:

@@ -54,6 +54,7 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.device import resolve_precision
 from finetune.runtime.launch import make_accelerator
+from finetune.runtime.memory import memory_kept
 from finetune.runtime.workers import ahead
 from finetune.tasks import load_task
 from finetune.tasks.base import Task
@@ -169,7 +170,7 @@ def seconds_of_steps(
 
     encoder, num_steps = head.encoder, FEWEST_STEPS if replayed else 0
     replaying = replayed_passes(encoder, shapes, num_steps, step.masters)
-    with fast_dropout(head), replaying:
+    with memory_kept(), fast_dropout(head), replaying:
         warm = batches[:WARM_STEPS] if encoder.graphs is None else [*batches] * SIGHTINGS
         take_steps(warm)
         begin = now(step.device)

@@ -35,6 +35,7 @@ from finetune.reporting.model_card import write_run_readme
 from finetune.runtime.device import resolve_precision
 from finetune.runtime.files import lock_folder
 from finetune.runtime.launch import on_all_processes, on_main_process
+from finetune.runtime.memory import memory_kept
 from finetune.runtime.processes import require_one_process
 from finetune.runtime.progress import Reporter, shown_by
 from finetune.tasks import load_task
@@ -314,6 +315,7 @@ def _opened(
         is_main = folder.accelerator.is_main_process
         if reporter is None or not is_main:
             reporter = Reporter(quiet=not is_main)
+        opened.enter_context(memory_kept())
         opened.enter_context(shown_by(reporter))
         yield folder, reporter
 

@@ -1,10 +1,23 @@
-"""Exhausted memory, and reference cycles."""
+"""Exhausted memory, memory that a process keeps while it trains on a CPU, and reference cycles.
+
+By default glibc returns the large blocks of each step to the operating system, which then hands
+them out again page by page, filled with zeros. The peak of memory is the same.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
+"""Settings in glibc's malloc.h: free bytes at the end of the heap before they are returned, and the
+least size and the number of blocks that may come directly from the operating system."""
+MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 
 
 @contextlib.contextmanager
@@ -19,6 +32,29 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+def memory_kept() -> contextlib.AbstractContextManager[None]:
+    """Context in which freed memory is kept, and returned at the end; no effect without glibc."""
+    return malloc_options(
+        {TRIM_THRESHOLD: 2**31 - 1, MMAP_MAX: 0}, {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}
+    )
+
+
+@contextlib.contextmanager
+def malloc_options(during: Mapping[int, int], usual: Mapping[int, int]) -> Iterator[None]:
+    """Context in which glibc allocates by other options (``mallopt``); ``usual`` end it."""
+    if (library := _glibc()) is None:
+        yield
+        return
+    for name, value in during.items():
+        library.mallopt(name, value)
+    try:
+        yield
+    finally:
+        for name, value in usual.items():
+            library.mallopt(name, value)
+        library.malloc_trim(0)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory is exhausted."""
     return (
@@ -26,3 +62,12 @@ def is_out_of_memory(error: BaseException) -> bool:
         or type(error).__name__ == "OutOfMemoryError"  # torch's on a GPU; on a CPU it has no class
         or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
     )
+
+
+def _glibc() -> Any:
+    tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if sys.platform != "linux" or tuned or any(name in os.environ for name in MALLOC_VARIABLES):
+        return None
+    library = ctypes.CDLL(None)
+    known = all(hasattr(library, name) for name in ("mallopt", "malloc_trim"))
+    return library if known else None

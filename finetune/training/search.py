@@ -42,7 +42,7 @@ from finetune.data.sources import PartOf
 from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.runtime.files import SaveError, entries, is_free
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.memory import is_out_of_memory
+from finetune.runtime.memory import is_out_of_memory, memory_kept
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
 from finetune.tasks.definition import starting_config
@@ -239,7 +239,7 @@ class Search:
     def _train(self, trial: optuna.Trial) -> float:
         config = replace(self.config, **trial.params, out=str(self._folder(trial.number)))
         prune = [_Prune(trial, self.metric)]
-        with open_run(config, self.accelerator) as folder:
+        with open_run(config, self.accelerator) as folder, memory_kept():
             task, data = load_task(config, self.task, self.data)
             result = fit(
                 task, data, config, folder, self.reporter, callbacks=prune, metrics=self.metrics
