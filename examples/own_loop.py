@@ -9,14 +9,7 @@ import random
 import torch
 from torch.nn.functional import cross_entropy
 
-from finetune import (
-    SequenceClassifier,
-    SubwordTokenizer,
-    TextExample,
-    TokenSequence,
-    pack,
-    read_text,
-)
+from finetune import SequenceClassifier, SubwordTokenizer, TextExample, read_text
 
 name = os.environ.get("MODEL", "minilm")
 data = read_text("examples/data/sentiment")
@@ -26,17 +19,9 @@ model = SequenceClassifier.from_pretrained(name, labels=labels)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
-def encode(examples: list[TextExample]) -> list[TokenSequence]:
-    subwords = tokenizer.text_subwords([example.text for example in examples])
-    return [
-        TokenSequence(e.id, *tokenizer.build(s[:60]))
-        for e, s in zip(examples, subwords, strict=True)
-    ]
-
-
 def logits(examples: list[TextExample]) -> torch.Tensor:
     # Sequences lie end to end, without padding or attention mask; logits are [N, C].
-    return model(pack(encode(examples)))
+    return model(tokenizer([example.text for example in examples], max_length=62))
 
 
 def targets(examples: list[TextExample]) -> torch.Tensor:

@@ -171,6 +171,11 @@ class Encoder(nn.Module):
 
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
+        if not isinstance(batch, Batch):
+            raise UserError(
+                f"encoders and heads read a Batch, not {type(batch).__name__}: make one of texts "
+                "with a SubwordTokenizer, tokenizer([text, …])."
+            )
         if self.max_length is not None and batch.max_seqlen > self.max_length:
             raise UserError(
                 f"a sequence of {batch.max_seqlen} tokens exceeds the {self.max_length} positions "

@@ -7,8 +7,9 @@ in the same way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from finetune.models.loading import load_config, load_pretrained_tokenizer
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import WHOLE, DType, whole
 from finetune.preprocessing.subwords import Subwords, Template
-from finetune.types import Batch, TokenSequence, UserError
+from finetune.preprocessing.texts import Input, as_example, encode_texts
+from finetune.preprocessing.windows import WINDOW_OVERLAP, encode_words
+from finetune.types import Batch, TextExample, TokenExample, UserError
 
 MAX_UNKNOWN = 0.05
 """A vocabulary does not cover a text if at least this fraction of its subwords is unknown."""
@@ -44,7 +47,7 @@ class SubwordTokenizer(Subwords):
     """
 
     def __init__(self, tokenizer: Any, *, words: bool = False) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, self.words = tokenizer, words
         self.name = str(tokenizer.name_or_path)
         if not getattr(tokenizer, "is_fast", False):
             raise UserError(
@@ -88,24 +91,33 @@ class SubwordTokenizer(Subwords):
         self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
         """Id of the unknown subword; None if the vocabulary has none."""
 
-    def __call__(self, texts: Sequence[str], max_length: int = LONGEST) -> Batch:
-        """Build a batch of texts with special tokens, each cut at ``max_length`` tokens.
+    def __call__(self, inputs: Iterable[Input], max_length: int = LONGEST) -> Batch:
+        """Build a batch of texts or pairs of texts, or of words if the tokenizer is made for words.
+
+        Texts are cut to ``max_length`` tokens. Longer sentences are divided into several sequences:
+        a ``TokenClassifier`` then has one row of logits for each word, in order.
+
+        Raises:
+            UserError: An input is no text, pair or list of words.
 
         Examples:
             >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
             >>> tokenizer(["A film.", "Dull."]).lengths  # doctest: +SKIP
             (5, 5)
+            >>> tokenizer([("A man sleeps.", "A man is awake.")])  # doctest: +SKIP
         """
-        if isinstance(texts, str):
-            raise UserError(f"a batch is made of a list of texts: write [{texts!r:.40}].")
-        if other := [text for text in texts if not isinstance(text, str)]:
-            raise UserError(
-                f"a batch is made of texts, and {other[0]!r:.60} is none: encode pairs and words "
-                "with `task.encode`, or with the method `build` and `finetune.pack`."
-            )
-        room = self.room(max_length)
-        subwords = self.first_subwords(texts, max_length)
-        return pack([TokenSequence(n, *self.build(ids[:room])) for n, ids in enumerate(subwords)])
+        if isinstance(inputs, str):
+            raise UserError(f"a batch is made of a list of texts: write [{inputs!r:.40}].")
+        example_type = TokenExample if self.words else TextExample
+        examples: list[Any] = [
+            as_example(index, item, example_type, pairs=None) for index, item in enumerate(inputs)
+        ]
+        if self.words:
+            overlap = min(WINDOW_OVERLAP, max_length // 2)
+            sequences, _ = encode_words(examples, self, max_length, overlap, core_only=True)
+        else:
+            sequences, _ = encode_texts(examples, self, max_length, "truncate")
+        return pack(list(chain.from_iterable(sequences)))
 
     @cached_property
     def id_dtype(self) -> DType:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from finetune.preprocessing.subwords import Subwords
 from finetune.types import TokenExample, TokenSequence, UserError
 
+WINDOW_OVERLAP = 64
+"""Number of tokens that neighboring windows of a long text share, unless it is half of them."""
 WordIds = list[list[int]]
 """The ids of the subwords of each word."""
 

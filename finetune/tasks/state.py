@@ -13,6 +13,7 @@ from finetune.data.preparation import stream_examples
 from finetune.data.tables import Table
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.preprocessing.texts import Input, as_example, check_pair
+from finetune.preprocessing.windows import WINDOW_OVERLAP
 from finetune.tasks.decoding import Decoder
 from finetune.types import Example, LabelSet, TokenExample
 
@@ -92,7 +93,7 @@ class TaskState(Decoder):
     @property
     def overlap(self) -> int:
         """Number of tokens that neighboring windows of a long text share."""
-        return min(64, self.max_length // 2)
+        return min(WINDOW_OVERLAP, self.max_length // 2)
 
     @property
     def long_text(self) -> str | None:

@@ -86,6 +86,11 @@ def test_numbers_of_tokens_are_rounded_by_few() -> None:
     assert max(short.lengths[1:], default=0) < 3, "no longer than the positions of the model"
 
 
+def test_what_is_no_batch_is_refused() -> None:
+    with pytest.raises(UserError, match="read a Batch, not list: make one of texts"):
+        Encoder(tiny.model("bert"))(["a text"])  # type: ignore[arg-type]
+
+
 def test_plain_attention_on_a_packed_row_is_what_must_not_happen() -> None:
     """Trap 1: without a layout, tokens of one sequence would see the others."""
     model = tiny.model("bert").double()

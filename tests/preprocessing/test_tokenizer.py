@@ -137,11 +137,6 @@ def test_words_are_split_as_in_running_text(name: str) -> None:
 def test_vanishing_words_get_the_placeholder(name: str) -> None:
     ours = SubwordTokenizer(plain(name), words=True)
     words = ["the", *VANISHING, "dog"]
-    with pytest.raises(UserError, match=r"made of a list of texts: write \['a film'\]"):
-        ours("a film")
-    for texts in ([("a", "film")], [["a", "film"], ["a"]], [None]):
-        with pytest.raises(UserError, match=r"a batch is made of texts, and .* is none: encode"):
-            ours(texts)  # type: ignore[arg-type]
     raw, pieces = (read([words])[0] for read in (ours.raw_word_subwords, ours.word_subwords))
     assert len(pieces) == len(words)
     assert pieces == [found or [ours.placeholder] for found in raw]
@@ -266,11 +261,26 @@ def test_a_template_with_an_unknown_token_is_damage(tmp_path) -> None:
         SubwordTokenizer.from_pretrained(tmp_path)
 
 
-def test_a_batch_of_texts_is_cut() -> None:
+def test_a_batch_of_texts_or_pairs_is_cut() -> None:
     tokenizer, texts = SubwordTokenizer(tiny.tokenizer("bert")), ["a man", "a dog " * 30]
-    batch, expected = tokenizer(texts, max_length=16), tiny.tokenizer("bert")
+    batch, expected = tokenizer(iter(texts), max_length=16), tiny.tokenizer("bert")
     rows = expected(texts, truncation=True, max_length=16)["input_ids"]
     assert batch.input_ids.tolist() == [*rows[0], *rows[1]] and batch.lengths[1] == 16
+    pairs = tokenizer([tuple(texts)], max_length=16)
+    rows = expected(*texts, truncation=True, max_length=16)
+    assert pairs.input_ids.tolist() == rows["input_ids"]
+    assert pairs.token_type_ids.tolist() == rows["token_type_ids"]
+    for wrong, message in ((["a", 3], "input 1: 3 is neither a text"), ("a", r"write \['a'\]")):
+        with pytest.raises(UserError, match=message):
+            tokenizer(wrong)  # type: ignore[arg-type]
+
+
+def test_a_batch_of_words_has_each_word_once() -> None:
+    tokenizer = SubwordTokenizer(tiny.tokenizer("bert"), words=True)
+    batch = tokenizer([["a", "dog"] * 20, ["man"]], max_length=16)
+    assert max(batch.lengths) <= 16 and len(batch.lengths) > 2
+    assert batch.num_words[-1] == 1 and sum(batch.num_words) == len(batch.word_lengths) == 41
+    assert tokenizer([("a", "dog")]).num_words == (2,), "words, no pair"
 
 
 def test_truncation_and_padding_of_the_file_are_off(tmp_path) -> None:
