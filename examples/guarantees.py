@@ -16,10 +16,9 @@ import numpy as np
 
 from finetune import UserError
 from finetune.evaluation.decisions.abstaining import (
-    above,
     answers_of,
+    at_confidence,
     at_risk,
-    risk_of,
     upper_bound,
 )
 from finetune.evaluation.decisions.sets import fit_sets, table_of_sets
@@ -56,14 +55,14 @@ def main() -> None:
         except UserError:
             unsafe += 1  # no threshold is safe, so no answer is given
             continue
-        answered = above(world, chosen.confidence)
-        broken += risk_of(answered) > given.risk
-        coverages.append(len(answered) / len(world))
+        answered = at_confidence(world, chosen.confidence)
+        broken += answered.risk > given.risk
+        coverages.append(answered.coverage)
     low, high = (
         1 - upper_bound(given.draws - broken, given.draws, 0.025),
         upper_bound(broken, given.draws, 0.025),
     )
-    print(f"risk of all answers {risk_of(world):.4f}")
+    print(f"risk of all answers {at_confidence(world, 0.0).risk:.4f}")
     print(
         f"risk above {given.risk:g} in {broken / given.draws:.3f} of draws "
         f"({low:.3f} to {high:.3f}), mean coverage {np.mean(coverages or [0]):.3f}, "
