@@ -67,9 +67,7 @@ class CustomMetric:
             raise CustomFunctionError(f"the metric {name} raised {type(error).__name__}") from error
         try:
             number = float(value)
-        except OverflowError:
-            value = number = math.inf
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
             raise UserError(f"the metric {name} returned {value!r:.60}: return a finite number.")

@@ -81,7 +81,7 @@ def write_report(
 def write_run_report(folder: Path) -> ModelRuns:
     """Write the report and the model card of a finished run, or the report of a seeds folder."""
     model = load_runs(folder, None)
-    _write_page([model], folder / REPORT_FILE, MOST_EXAMPLES)
+    _write_page([model], folder / REPORT_FILE, MOST_EXAMPLES, None)
     _write_card(model)
     return model
 
@@ -104,7 +104,7 @@ def report_run(folder: Path) -> list[str]:
 
 
 def _write_page(
-    models: Sequence[ModelRuns], out: Path, most_examples: int, explain: Explain | None = None
+    models: Sequence[ModelRuns], out: Path, most_examples: int, explain: Explain | None
 ) -> None:
     text = _page(models, most_examples, explain)
     require_replaceable(out, "<!doctype html")
@@ -119,11 +119,7 @@ def _write_card(model: ModelRuns) -> None:
         write_card(model)
 
 
-def _page(
-    models: Sequence[ModelRuns],
-    most_examples: int = MOST_EXAMPLES,
-    explain: Explain | None = None,
-) -> str:
+def _page(models: Sequence[ModelRuns], most_examples: int, explain: Explain | None) -> str:
     runs = []
     for model in models:
         several = len(model.runs) > 1

@@ -30,10 +30,6 @@ from finetune.evaluation.significance import (
 )
 from finetune.types import UserError, abbreviated, quantity
 
-TOLERANCE = 1e-4
-"""Largest difference of scores that count as equal."""
-MOST_SEEDS = 10
-"""Most runs to read of one model."""
 MOST_CLASSES = 10
 """Most classes whose scores are listed; the report has all."""
 RARE = 10
@@ -154,7 +150,7 @@ def load_runs(folder: Path, split: str | None) -> ModelRuns:
     if _is_run(folder):
         runs = [load_run(folder, split)]
     elif paths:
-        runs = [load_run(path, split) for path in paths[:MOST_SEEDS]]
+        runs = [load_run(path, split) for path in paths]
         try:
             seeds = read_summary(folder)
         except OSError:
@@ -167,8 +163,6 @@ def load_runs(folder: Path, split: str | None) -> ModelRuns:
         differing = {name for name, value in settings if value != runs[0].config.get(name)}
         if names := sorted(filter(affects_results, differing - _MAY_DIFFER - of_data)):
             warnings.append(f"the runs differ in more than their seed: {', '.join(names)}")
-        if len(paths) > MOST_SEEDS:
-            warnings.append(f"only the first {MOST_SEEDS} of {len(paths)} runs are read")
     else:
         problem = "has no config.json of a run" if folder.is_dir() else "does not exist"
         raise UserError(
@@ -250,13 +244,6 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
         counts = count_metric(metric, predictions)
     interval = estimate(counts, limits=score_limits(metric))
     scores = tuple(observed_scores(counts).tolist())
-    for (run, _), value in zip(analyzed, scores, strict=True):
-        saved = run.metrics.get(split, {}).get(metric)
-        if saved is not None and abs(saved - value) > TOLERANCE:
-            warnings.append(
-                f"{metric} of {run.path.name} on {split} is {value:.4f} by its predictions, but "
-                f"{saved:.4f} in metrics.json"
-            )
     return MainScore(
         metric,
         split,

@@ -273,7 +273,7 @@ def test_an_unfinished_seed_does_not_count(tmp_path: Path):
 
 
 def test_a_metric_that_cannot_be_counted(tmp_path: Path):
-    """F1 of the positive class where a test split has one class; other scores in metrics.json."""
+    """F1 of the positive class where a test split has one class."""
     folder = label_run(tmp_path / "run", [(f"text {n}", "good", "good", 0.8) for n in range(5)])
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"metric": "f1"}))
@@ -281,9 +281,6 @@ def test_a_metric_that_cannot_be_counted(tmp_path: Path):
     assert (
         "the interval is for accuracy, not for f1" in page.text and "1.0000 accuracy" in page.text
     )
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.5}}))
-    assert "is 1.0000 by its predictions, but 0.5000" in reported(folder).text
 
 
 def test_curves_leave_out_undefined_values(tmp_path: Path):

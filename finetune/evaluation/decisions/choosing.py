@@ -29,16 +29,9 @@ _REPLACED = {"thresholds", "confidence", "costs"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecisionGoal:
+class DecisionGoal(Goal):
     """The goal of a decision."""
 
-    metric: str | None = None
-    """Metric of labels to maximize. Default: `f1` for two labels, `micro_f1` for multi-label
-    data."""
-    precision: float | None = None
-    """Maximize the recall of each label at this precision."""
-    recall: float | None = None
-    """Maximize the precision of each label at this recall."""
     risk: float | None = None
     """Abstain below a confidence threshold chosen so that at most this fraction of the remaining
     answers is wrong. This holds with probability 0.95 on new data from the same distribution."""
@@ -102,9 +95,8 @@ class DecisionGoal:
         if of_answers:
             chose_epoch = split == "validation" and run.config.get("validation") != "none"
             return choose_confidence(runs, split, self.risk, self.coverage, chose_epoch)
-        goal = Goal(self.metric, self.precision, self.recall)
         of_model = list(state.labels), state.positive, state.threshold
-        return choose_thresholds(runs, split, *of_model, goal, folder=str(run.path))
+        return choose_thresholds(runs, split, *of_model, self, folder=str(run.path))
 
 
 def chooses_labels(type: PredictionType, state: Any) -> bool:

@@ -36,8 +36,12 @@ class Goal:
     """The quantity to maximize: a metric, recall at a precision, or precision at a recall."""
 
     metric: str | None = None
+    """Metric of labels to maximize. Default: `f1` for two labels, `micro_f1` for multi-label
+    data."""
     precision: float | None = None
+    """Maximize the recall of each label at this precision."""
     recall: float | None = None
+    """Maximize the precision of each label at this recall."""
 
     def __str__(self) -> str:
         if self.precision is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -79,8 +79,7 @@ SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 
 def _as_scheme_says(tables: Tables) -> Tables:
     # without a scheme tags are plain; the second is that of predictions, if it is another
-    gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
-    for index, tags in enumerate(zip(gold, predicted, strict=True)):
+    for index, tags in enumerate(zip(tables.gold, tables.predicted, strict=True)):
         if len(tags[0]) != len(tags[1]):
             raise UserError(
                 f"sentence {index} has {len(tags[0])} gold and "
@@ -89,10 +88,10 @@ def _as_scheme_says(tables: Tables) -> Tables:
             )
     scheme, other = tables.schemes
     if scheme is None:
-        return replace(tables, type=PLAIN_TAGS, items=_word_items(gold, predicted, predictions))
+        return replace(tables, type=PLAIN_TAGS, items=_word_items(tables))
     tables = replace(tables, type=TAGS, schemes=(scheme, other or scheme))
     items = matched_items(*_span_sets(tables, strict=False))
-    if scores := _word_probabilities(predicted, predictions):  # a span has the mean of its words
+    if scores := _word_probabilities(tables):  # a span has the mean of its words
         spans = (one or other for one, other in zip(items.predicted, items.gold, strict=True))
         for item, (index, span) in enumerate(zip(items.example.tolist(), spans, strict=True)):
             words = scores[index][span.start : span.end]
@@ -131,38 +130,31 @@ def _spans(tags: tuple[str, ...], scheme: str, strict: bool) -> Sequence[Span]:
     return strict_spans(tags, scheme) if strict else tags_to_spans(tags, scheme)
 
 
-def _word_probabilities(
-    predicted: Sequence[Sequence[str]], predictions: Sequence[TokenPrediction]
-) -> list[tuple[float, ...]]:
-    scores = [prediction.scores for prediction in predictions]
-    has_all = scores and all(len(p) == len(t) for p, t in zip(scores, predicted, strict=True))
-    return scores if has_all else []
+def _word_probabilities(tables: Tables) -> list[tuple[float, ...]]:
+    scores = [prediction.scores for prediction in tables.predictions]
+    pairs = zip(scores, tables.predicted, strict=bool(scores))
+    return scores if all(len(of_words) == len(tags) for of_words, tags in pairs) else []
 
 
-def _word_items(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    predictions: Sequence[TokenPrediction],
-    scheme: str | None = None,
-) -> Items:
-    lengths = np.fromiter(map(len, gold), np.int64)
-    answered = _with_withheld(predicted, predictions, scheme) if predictions else predicted
+def _word_items(tables: Tables) -> Items:
+    predicted = _in_scheme_of_gold(tables)
+    lengths = np.fromiter(map(len, tables.gold), np.int64)
     return Items.of(
-        np.repeat(np.arange(len(gold)), lengths),
-        chain.from_iterable(gold),
-        chain.from_iterable(answered),
-        chain.from_iterable(_word_probabilities(predicted, predictions)),
+        np.repeat(np.arange(len(lengths)), lengths),
+        chain.from_iterable(tables.gold),
+        chain.from_iterable(_with_withheld(predicted, tables)),
+        chain.from_iterable(_word_probabilities(tables)),
         abstained=[not tag for tag in chain.from_iterable(predicted)],
         word=np.concatenate([np.arange(number) for number in (0, *lengths)]),
     )
 
 
-def _with_withheld(
-    predicted: Sequence[Sequence[str]], predictions: Sequence[TokenPrediction], scheme: str | None
-) -> list[Sequence[str]]:
+def _with_withheld(predicted: Sequence[Sequence[str]], tables: Tables) -> Iterable[Sequence[str]]:
     # the tags with those on which the model abstained, whose probabilities the words have
-    restored = []
-    for tags, prediction in zip(predicted, predictions, strict=True):
+    if not tables.predictions:
+        return predicted
+    restored, scheme = [], tables.schemes[0]
+    for tags, prediction in zip(predicted, tables.predictions, strict=True):
         if withheld := prediction.decided.get("withheld"):
             spans = read_spans(withheld, "", len(tags)).spans
             tag_of = {span.start: span.label for span in spans}
@@ -172,11 +164,6 @@ def _with_withheld(
             tags = [tag_of.get(n, t) if t in left_out else t for n, t in enumerate(tags)]
         restored.append(tags)
     return restored
-
-
-def _words(tables: Tables) -> Items:
-    predicted, scheme = _in_scheme_of_gold(tables), tables.schemes[0]
-    return _word_items(tables.gold, predicted, tables.predictions, scheme)
 
 
 def _in_scheme_of_gold(tables: Tables) -> Sequence[Sequence[str]]:
@@ -258,7 +245,7 @@ TAGS = PredictionType(
         **SPAN_METRICS,
     },
     default="span_f1_conll",
-    calibrated=_words,
+    calibrated=_word_items,
     groupings=span_groupings,
     classes=Classes(
         "type", {"span_{}_conll": item_counts, "span_{}_strict": _strict_counts}, confusions=True
