@@ -249,9 +249,8 @@ def find_label_errors(command: Check) -> bool:
             expected = joint[i, j] * number
             show(f"  labeled {classes[i]}, probably {classes[j]}: about {expected:,.0f}")
     for issue in issues[: command.examples]:
-        file, line = file_and_line(issue.example.where)
         show(
-            f"{file if line is None else f'{file}:{line}'}  {issue.given} -> {issue.suggested} "
+            f"{issue.example.where}  {issue.given} -> {issue.suggested} "
             f"({issue.confidence:.3f} against {issue.given_confidence:.3f})\n"
             f"    {issue.example.line():.200}"
         )

@@ -12,7 +12,7 @@ from finetune.config.recipes import local_path
 from finetune.data import texts, token_rows
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data
+from finetune.data.files import UTF_8, ReadOptions, Row, open_data
 from finetune.data.json_files import not_an_object
 from finetune.data.labels import convert_labels
 from finetune.data.tables import Table, check_columns, open_text_table, read_file
@@ -45,7 +45,7 @@ _OF_PREDICTIONS = (
 
 
 def read_annotations(
-    source: str | Path | DataFile,
+    source: str | Path,
     *,
     columns: Mapping[str, str] | None = None,
     encoding: str = UTF_8,
@@ -58,7 +58,7 @@ def read_annotations(
     Raises:
         DataError: The file cannot be read.
     """
-    if not isinstance(source, DataFile) and brat.is_document(path := local_path(source)):
+    if brat.is_document(path := local_path(source)):
         for role, name in (columns or {}).items():
             raise DataError(f"{path}: --columns {role}={name}: documents of brat have no columns.")
         sentences, notes = brat.read_documents(path, encoding)

@@ -51,9 +51,7 @@ def read_sense_file(source: str | Path, encoding: str = UTF_8) -> Iterator[Token
     yield from _examples(_open(open_data(source, encoding=encoding)))
 
 
-def marked_sentence(
-    text: str, has_senses: Callable[[str, str], bool], where: str = "--text"
-) -> TokenExample:
+def marked_sentence(text: str, has_senses: Callable[[str, str], bool]) -> TokenExample:
     """Parse a sentence whose targets stand between asterisks.
 
     A marked word gives a ``SenseTarget`` for each lemma and part of speech that ``has_senses``
@@ -73,17 +71,17 @@ def marked_sentence(
         listed = [pos for pos in DATA_FILES if has_senses(lemma, pos)]
         if not listed or len(words) == start:
             raise UserError(
-                f"{where}: no sense of {lemma!r} is known: write its base form after an equals "
+                f"--text: no sense of {lemma!r} is known: write its base form after an equals "
                 "sign, as in *went=go*, or fit the senses with an --inventory of WordNet."
             )
         span = start, len(words)
-        targets += [SenseTarget(*span, lemma, pos, key=word, where=where) for pos in listed]
+        targets += [SenseTarget(*span, lemma, pos, key=word, where="--text") for pos in listed]
     if not targets:
         raise UserError(
-            f"{where} {text!r:.80}: no word is marked: put the word between asterisks, as in "
+            f"--text {text!r:.80}: no word is marked: put the word between asterisks, as in "
             "'He sat on the *bank*.'"
         )
-    return TokenExample(0, tuple(words), where=where, targets=tuple(targets))
+    return TokenExample(0, tuple(words), where="--text", targets=tuple(targets))
 
 
 def _open(file: DataFile) -> Table:
@@ -107,17 +105,12 @@ def _examples(table: Table) -> Iterator[TokenExample]:
         document = row.values.get("document")
         document = None if document in (None, "") else str(document)
         name = index if row.key is None else row.key
-        yield TokenExample(
-            index,
-            tuple(words),
-            document=document,
-            where=row.where,
-            key=row.key,
-            targets=tuple(
-                _target(item, len(words), f"{name}.{number}", document, row.where)
-                for number, item in enumerate(targets)
-            ),
+        senses = tuple(
+            _target(item, len(words), f"{name}.{number}", document, row.where)
+            for number, item in enumerate(targets)
         )
+        source: dict[str, Any] = {"document": document, "where": row.where, "key": row.key}
+        yield TokenExample(index, tuple(words), targets=senses, **source)
 
 
 def _target(item: Any, num_words: int, id: str, document: str | None, where: str) -> SenseTarget:

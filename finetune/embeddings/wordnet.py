@@ -48,9 +48,6 @@ class Inventory:
     offsets: Mapping[str, int]
     """The byte at which the synset of each sense begins in its data file."""
 
-    def __contains__(self, key: str) -> bool:
-        return key in self.offsets
-
     def glosses(self, keys: Collection[str]) -> dict[str, str]:
         """Make the text of each listed sense: its lemma, all lemmas of its synset, its definition.
 
