@@ -1,4 +1,4 @@
-"""ConditionalMaskedLM: equal to plain padded transformers, and independent of micro-batches."""
+"""ConditionalMaskedLM: equal to plain padded transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from finetune.embeddings.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
-from finetune.preprocessing.batching import micro_batches, pack
+from finetune.preprocessing.batching import pack
 from tests import fixtures as fx
 
 LINES = [
@@ -35,17 +35,13 @@ def prepared(folder: Path, family: str, **changes: Any) -> tuple[Any, Any]:
     return task, task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 2)
 
 
-def gradients(task: Any, head: ConditionalMaskedLM, groups: Any, seed: int | None) -> Any:
+def gradients(task: Any, head: ConditionalMaskedLM, sequences: Any) -> Any:
     """The sum of the losses, their number, and the gradient of the sum by weight."""
-    head.zero_grad()
-    total, number = 0.0, 0.0
-    for group in groups:
-        batch = pack(group, task.collate(group), seed)
-        loss, count = task.loss(head(batch), batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        total, number = total + loss.item(), number + count.item()
+    batch = pack(sequences, task.collate(sequences))
+    loss, count = task.loss(head(batch), batch)
+    loss.backward()  # type: ignore[no-untyped-call]
     grads = {n: w.grad.clone() for n, w in head.named_parameters() if w.grad is not None}
-    return total, number, grads
+    return loss.item(), count.item(), grads
 
 
 def plain(head: ConditionalMaskedLM, sequences: Any) -> tuple[Tensor, int]:
@@ -82,7 +78,7 @@ def test_gradient_of_plain_transformers(tmp_path: Path, family: str) -> None:
     task, sequences = prepared(tmp_path, family)
     with fx.padded_rows(bool(is_padded)):
         head = ConditionalMaskedLM(task.model().model).double().eval()
-    loss, number, grads = gradients(task, head, [sequences], None)
+    loss, number, grads = gradients(task, head, sequences)
     head.zero_grad()
     expected, count = plain(head, sequences)
     expected.backward()  # type: ignore[no-untyped-call]
@@ -91,16 +87,6 @@ def test_gradient_of_plain_transformers(tmp_path: Path, family: str) -> None:
         gradient = grads.pop(name, torch.zeros_like(weight))
         torch.testing.assert_close(gradient, weight.grad, rtol=1e-8, atol=1e-10, msg=name)
     assert not grads
-
-
-def test_micro_batches_change_nothing(tmp_path: Path) -> None:
-    task, sequences = prepared(tmp_path, "bert")
-    head = task.model().double()
-    one_pass = gradients(task, head, [sequences], 5)
-    parts = gradients(task, head, micro_batches(sequences, 20), 5)
-    assert one_pass[:2] == pytest.approx(parts[:2], rel=1e-12)
-    for name, gradient in one_pass[2].items():
-        torch.testing.assert_close(parts[2][name], gradient, rtol=1e-8, atol=1e-10, msg=name)
 
 
 def test_masks_and_lengths(tmp_path: Path) -> None:

@@ -50,18 +50,15 @@ LINES = [
 ] * 4
 
 
-def embedder(folder: Path, **options: int) -> Embedder:
-    return Embedder(folder, unit="word", layers="all", combine="none", **options)
+def embedder(folder: Path) -> Embedder:
+    return Embedder(folder, unit="word", layers="all", combine="none")
 
 
 def test_figures_of_the_sample() -> None:
     encoder = embedder(fx.checkpoint())
     figures = measure_geometry(encoder, LINES, seed=1)
-    again = measure_geometry(embedder(fx.checkpoint(), max_tokens=40), iter(LINES), seed=1)
     assert figures["num_texts"] == 12
     assert [row["layer"] for row in figures["raw"]] == list(range(LAYERS + 1))
-    for one, other in zip(figures["raw"], again["raw"], strict=True):
-        np.testing.assert_allclose(one["expected_cosine"], other["expected_cosine"], atol=1e-5)
     vectors = [e.vectors for e in encoder.encode(LINES[::2])]
     standardizer = Standardizer.fit(vectors)
     assert figures["num_fitted"] == sum(map(len, vectors))

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data.examples import collected
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import MaskFilling
 from finetune.pretraining.packing import pack_documents
 from finetune.types import TextExample
 from tests import fixtures as fx
 from tests import tiny
-from tests.small_data import keep_on_disk
 
 LINES = [line for line in tiny._TEXT.splitlines() if line]
 DOCUMENTS = ["\n".join(LINES[:3]), LINES[3], "\n".join(LINES[4:9]), "   ", "\n".join(LINES[9:])]
@@ -79,21 +77,6 @@ def test_blocks_know_their_subwords(family: str, packing: str, nsp: bool, tmp_pa
     filling = MaskFilling(task.state, task.tokenizer)
     packed, expected = (reader._sequences(blocks)[0] for reader in (task, filling))
     assert [[replace(row, target=None) for row in rows] for rows in packed] == expected
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
-def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    subwords = tokenizer(family)
-    texts = [*documents(DOCUMENTS * 3), TextExample(15, "the train " * 40, where="f:15", key="en")]
-    expected, counts = pack_documents(texts, subwords, 20, "doc-sentences")
-    keep_on_disk(monkeypatch)
-    stored = collected(texts)
-    assert stored.is_large
-    blocks, counted = pack_documents(stored, subwords, 20, "doc-sentences")
-    assert list(blocks) == expected
-    assert [block.subwords for block in blocks] == [block.subwords for block in expected]
-    assert (counted.frequency == counts.frequency).all()
-    assert replace(counted, frequency=None) == replace(counts, frequency=None)
 
 
 def test_documents_end_blocks_or_are_separated() -> None:

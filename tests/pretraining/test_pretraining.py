@@ -19,7 +19,6 @@ from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.evaluation.error_analysis import analyze
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.masked_lm import MaskedLanguageModel
-from finetune.preprocessing.batching import pack
 from finetune.reporting.html import write_run_report
 from finetune.tasks import load_task
 from finetune.types import UserError
@@ -95,31 +94,6 @@ def test_masks_of_scores_are_the_same_in_every_run() -> None:
         task, data = fx.load(config_of(**changes))
         encoded.append(task.encode(data.splits["test"]).sequences)
     assert np.array_equal(encoded[0].ids.values, encoded[1].ids.values)
-
-
-@pytest.mark.parametrize(
-    ("family", "mask"), [("bert", "subwords"), ("roberta", "words"), ("bert", "spans")]
-)
-def test_loss_equals_that_of_the_class(family: str, mask: str) -> None:
-    """The summed loss of training, over its count, is that of transformers for the same labels."""
-    config = config_of(family, mask=mask, packing="full-sentences")
-    task, data = fx.load(config)
-    sequences = task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 0)
-    batch = pack(sequences, task.collate(sequences))
-    head = task.model().eval()
-    total, count = task.loss(head(batch), batch)
-    plain = AutoModelForMaskedLM.from_pretrained(str(model_of(family))).eval()
-    longest = max(batch.lengths)
-    ids, labels = (
-        torch.full((len(sequences), longest), fill) for fill in (plain.config.pad_token_id, -100)
-    )
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence.input_ids)] = torch.tensor(sequence.input_ids)
-        labels[row, list(sequence.target["position"])] = torch.tensor(sequence.target["token"])
-    mask_of_rows = torch.arange(longest) < torch.tensor(batch.lengths)[:, None]
-    expected = plain(input_ids=ids, attention_mask=mask_of_rows.long(), labels=labels).loss
-    torch.testing.assert_close(total / count, expected, rtol=1e-5, atol=0)
-    assert int(count) == len(batch.targets["token"]) == int((labels != -100).sum())
 
 
 def test_sources_are_sampled_by_the_exponent(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def gradients(config: TrainConfig) -> tuple[dict, torch.Tensor]:
     return found, loss
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", [*OBJECTIVES, "cmlm"])
 def test_the_gradient_is_that_of_one_large_batch(objective: str) -> None:
     model = fx.checkpoint(dropout=0.0)
     config = fx.config(objective, **SETTINGS, model=model, max_tokens=10_000)
