@@ -85,11 +85,11 @@ class Encoder(nn.Module):
         padding_reason: Why sequences are padded; empty if they are packed.
 
     Examples:
-        >>> from finetune import Encoder, TokenSequence, pack
+        >>> from finetune import Encoder, SubwordTokenizer
+        >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
         >>> encoder = Encoder.from_pretrained("roberta-base")  # doctest: +SKIP
-        >>> batch = pack([TokenSequence(0, [0, 713, 2]), TokenSequence(1, [0, 2])])
-        >>> encoder(batch).shape  # doctest: +SKIP
-        torch.Size([5, 768])
+        >>> encoder(tokenizer(["A film.", "Dull."])).shape  # doctest: +SKIP
+        torch.Size([10, 768])
     """
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:

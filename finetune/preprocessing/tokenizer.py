@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data import Finding, check_data
+from finetune.data.in_memory import require_inputs
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config, load_pretrained_tokenizer
@@ -91,14 +92,14 @@ class SubwordTokenizer(Subwords):
         self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
         """Id of the unknown subword; None if the vocabulary has none."""
 
-    def __call__(self, inputs: Iterable[Input], max_length: int = LONGEST) -> Batch:
+    def __call__(self, inputs: Iterable[Input], max_length: int | None = None) -> Batch:
         """Build a batch of texts or pairs of texts, or of words if the tokenizer is made for words.
 
         Texts are cut to ``max_length`` tokens. Longer sentences are divided into several sequences:
         a ``TokenClassifier`` then has one row of logits for each word, in order.
 
         Raises:
-            UserError: An input is no text, pair or list of words.
+            UserError: An input is no text, pair or list of words, or there is no room for text.
 
         Examples:
             >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
@@ -106,17 +107,17 @@ class SubwordTokenizer(Subwords):
             (5, 5)
             >>> tokenizer([("A man sleeps.", "A man is awake.")])  # doctest: +SKIP
         """
-        if isinstance(inputs, str):
-            raise UserError(f"a batch is made of a list of texts: write [{inputs!r:.40}].")
+        require_inputs(inputs, "tokenizer")
+        longest = self.max_length(None, max_length)
         example_type = TokenExample if self.words else TextExample
         examples: list[Any] = [
             as_example(index, item, example_type, pairs=None) for index, item in enumerate(inputs)
         ]
         if self.words:
-            overlap = min(WINDOW_OVERLAP, max_length // 2)
-            sequences, _ = encode_words(examples, self, max_length, overlap, core_only=True)
+            overlap = min(WINDOW_OVERLAP, self.room(longest) // 2)
+            sequences, _ = encode_words(examples, self, longest, overlap, core_only=True)
         else:
-            sequences, _ = encode_texts(examples, self, max_length, "truncate")
+            sequences, _ = encode_texts(examples, self, longest, "truncate")
         return pack(list(chain.from_iterable(sequences)))
 
     @cached_property

@@ -270,9 +270,11 @@ def test_a_batch_of_texts_or_pairs_is_cut() -> None:
     rows = expected(*texts, truncation=True, max_length=16)
     assert pairs.input_ids.tolist() == rows["input_ids"]
     assert pairs.token_type_ids.tolist() == rows["token_type_ids"]
-    for wrong, message in ((["a", 3], "input 1: 3 is neither a text"), ("a", r"write \['a'\]")):
+    for wrong, message in ((["a", 3], "input 1: 3 is neither a text"), ("a", "takes a list")):
         with pytest.raises(UserError, match=message):
             tokenizer(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="--max-length 2 leaves no room"):
+        tokenizer(["a"], max_length=2)
 
 
 def test_a_batch_of_words_has_each_word_once() -> None:

@@ -94,11 +94,12 @@ class CrfTagger(EncoderModel):
     ``finetune.tasks.tag_decoding`` decodes.
 
     Examples:
-        >>> from finetune import CrfTagger, TokenSequence, pack
+        >>> from finetune import CrfTagger, SubwordTokenizer
+        >>> load = SubwordTokenizer.from_pretrained
+        >>> tokenizer = load("roberta-base", words=True)  # doctest: +SKIP
         >>> tags, load = ["O", "B-PER", "I-PER"], CrfTagger.from_pretrained
         >>> model = load("roberta-base", labels=tags, scheme="BIO")  # doctest: +SKIP
-        >>> batch = pack([TokenSequence(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
-        >>> model(batch).emissions.shape  # doctest: +SKIP
+        >>> model(tokenizer([["Anna", "slept"]])).emissions.shape  # doctest: +SKIP
         torch.Size([2, 3])
     """
 

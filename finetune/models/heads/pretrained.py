@@ -165,11 +165,11 @@ class SequenceClassifier(PretrainedHead):
     ``PretrainedHead`` explains arguments and attributes.
 
     Examples:
-        >>> from finetune import TokenSequence, SequenceClassifier, pack
+        >>> from finetune import SequenceClassifier, SubwordTokenizer
+        >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
         >>> labels, load = ["bad", "good"], SequenceClassifier.from_pretrained
         >>> model = load("roberta-base", labels=labels)  # doctest: +SKIP
-        >>> batch = pack([TokenSequence(0, [0, 713, 2]), TokenSequence(1, [0, 2])])
-        >>> model(batch).shape  # doctest: +SKIP
+        >>> model(tokenizer(["A fine film.", "Dull."])).shape  # doctest: +SKIP
         torch.Size([2, 2])
     """
 
@@ -201,11 +201,12 @@ class TokenClassifier(PretrainedHead):
     ``PretrainedHead`` explains the other arguments and the attributes.
 
     Examples:
-        >>> from finetune import TokenSequence, TokenClassifier, pack
+        >>> from finetune import SubwordTokenizer, TokenClassifier
+        >>> load = SubwordTokenizer.from_pretrained
+        >>> tokenizer = load("roberta-base", words=True)  # doctest: +SKIP
         >>> tags = ["O", "B-PER", "I-PER"]
         >>> model = TokenClassifier.from_pretrained("roberta-base", labels=tags)  # doctest: +SKIP
-        >>> batch = pack([TokenSequence(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
-        >>> model(batch).shape  # doctest: +SKIP
+        >>> model(tokenizer([["Anna", "slept"]])).shape  # doctest: +SKIP
         torch.Size([2, 3])
     """
 
@@ -245,11 +246,11 @@ class ChoiceScorer(PretrainedHead):
     and attributes.
 
     Examples:
-        >>> from finetune import ChoiceScorer, TokenSequence, pack
+        >>> from finetune import ChoiceScorer, SubwordTokenizer
+        >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
         >>> load = ChoiceScorer.from_pretrained
         >>> model = load("roberta-base", labels=["score"])  # doctest: +SKIP
-        >>> batch = pack([TokenSequence(0, [0, 713, 2]), TokenSequence(0, [0, 2])])
-        >>> model(batch).shape  # doctest: +SKIP
+        >>> model(tokenizer([("Who?", "I."), ("Who?", "You.")])).shape  # doctest: +SKIP
         torch.Size([2, 1])
     """
 
@@ -269,11 +270,12 @@ class QuestionAnswerer(PretrainedHead):
     labels are ``ANSWER_ENDS``. ``PretrainedHead`` explains arguments and attributes.
 
     Examples:
-        >>> from finetune import TokenSequence, QuestionAnswerer, pack
+        >>> from finetune import QuestionAnswerer, SubwordTokenizer
+        >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
         >>> load = QuestionAnswerer.from_pretrained
         >>> model = load("roberta-base", labels=["start", "end"])  # doctest: +SKIP
-        >>> model(pack([TokenSequence(0, [0, 713, 2, 2, 16, 2])])).shape  # doctest: +SKIP
-        torch.Size([6, 2])
+        >>> model(tokenizer([("Who?", "Anna")])).shape  # doctest: +SKIP
+        torch.Size([7, 2])
     """
 
     auto_class = AutoModelForQuestionAnswering

@@ -71,10 +71,10 @@ class SentenceEncoder(Head):
             tokenizer.
 
     Examples:
-        >>> from finetune import TokenSequence, pack
+        >>> from finetune import SentenceEncoder, SubwordTokenizer
+        >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
         >>> encoder = SentenceEncoder.from_pretrained("roberta-base")  # doctest: +SKIP
-        >>> batch = pack([TokenSequence(0, [0, 713, 2]), TokenSequence(1, [0, 2])])
-        >>> encoder(batch).vectors.shape  # doctest: +SKIP
+        >>> encoder(tokenizer(["A fine film.", "Dull."])).vectors.shape  # doctest: +SKIP
         torch.Size([2, 768])
     """
 

@@ -71,10 +71,12 @@ class SpanClassifier(EncoderModel):
     ``encoder`` is a view of ``model``, the Hugging Face encoder; ``scorer`` is on top of it.
 
     Examples:
-        >>> from finetune import TokenSequence, SpanClassifier, pack
+        >>> from finetune import SpanClassifier, SubwordTokenizer
+        >>> load = SubwordTokenizer.from_pretrained
+        >>> tokenizer = load("roberta-base", words=True)  # doctest: +SKIP
         >>> labels, load = ["PER", "LOC"], SpanClassifier.from_pretrained
         >>> model = load("roberta-base", labels=labels, max_width=8)  # doctest: +SKIP
-        >>> batch = pack([TokenSequence(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
+        >>> batch = tokenizer([["Anna", "slept"]])  # doctest: +SKIP
         >>> model(batch).shape  # 3 candidates, none and 2 types  # doctest: +SKIP
         torch.Size([3, 3])
     """
