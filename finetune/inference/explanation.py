@@ -8,8 +8,6 @@ does not change.
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -38,10 +36,8 @@ from finetune.types import (
     TokenExample,
     TokenPrediction,
     UserError,
-    quantity,
 )
 
-_log = logging.getLogger("finetune")
 _CHUNK = 256
 """Number of shortened examples that are encoded at a time."""
 
@@ -187,10 +183,7 @@ def _windows(task: Any, example: TokenExample, labels: Sequence[LabelSpan]) -> I
 def explain(
     example: Any, prediction: Any, task: Task, model: Any, device: torch.device
 ) -> list[Explanation]:
-    """Explain each label of a prediction for an example, by a model on a device.
-
-    A note says how long it takes, if that is more than a minute.
-    """
+    """Explain each label of a prediction for an example, by a model on a device."""
     labels = explained_labels(task.state.labels, prediction)
     if not labels:
         return []
@@ -203,18 +196,13 @@ def explain(
         parts = list(_windows(task, example, labels))
     scores, num_windows = np.zeros(len(labels)), np.zeros(len(labels))
     differences = np.zeros((len(numbers), len(labels)))
-    left, begun = sum(len(window.words) for window in parts), time.monotonic()
     for window in parts:
-        columns, chunk_scores = list(window.labels), list[Array]()
+        columns, in_window = list(window.labels), [*window.labels.values()]
         shorter = (without(task, window.example, {number}) for number in window.words)
-        for chunk in chunks(chain([window.example], shorter), _CHUNK):
-            of_chunk = label_scores(task, model, chunk, [*window.labels.values()], device)
-            chunk_scores.append(of_chunk)
-            left -= len(chunk)
-            if window is parts[0] and len(chunk_scores) == 1:
-                seconds = left / len(chunk) * (time.monotonic() - begun)
-                _note_duration(example, len(numbers), seconds)
-        of_window = np.concatenate(chunk_scores)
+        examples = chunks(chain([window.example], shorter), _CHUNK)
+        of_window = np.concatenate(
+            [label_scores(task, model, chunk, in_window, device) for chunk in examples]
+        )
         rows = slice(window.start, window.start + len(window.words))
         scores[columns] += of_window[0]
         differences[rows, columns] += of_window[0] - of_window[1:]
@@ -235,16 +223,6 @@ def explain(
         )
         for number, label in enumerate(labels)
     ]
-
-
-def _note_duration(example: Any, num_words: int, seconds: float) -> None:
-    if seconds > 60:
-        _log.warning(
-            "note: %s: its explanation takes about %s: it is read without each of its %s",
-            example.where or f"input {example.id}",
-            quantity(round(seconds / 60), "minute"),
-            quantity(num_words, "word"),
-        )
 
 
 def label_scores(

@@ -158,15 +158,9 @@ class Encoder(nn.Module):
     def layers(self, batch: Batch, numbers: Sequence[int] | None = None) -> Tensor:
         """Compute hidden states [L+1, T, H]: the embeddings' output, then each layer's.
 
-        With ``numbers`` only those [len(numbers), T, H].
+        With ``numbers`` only those [len(numbers), T, H]; negative ones count from the last.
         """
-        legal = range(self.num_layers + 1)
-        chosen = legal if numbers is None else numbers
-        if not chosen or not {*chosen} <= {*legal, *range(-len(legal), 0)}:
-            raise UserError(
-                f"layers {chosen!r}: legal are 0 (the output of the embeddings) to "
-                f"{self.num_layers} (the last layer), or -{len(legal)} to -1."
-            )
+        chosen = range(self.num_layers + 1) if numbers is None else numbers
         return torch.stack(self._run(batch, chosen)[1:])
 
     def check_batch(self, batch: Batch) -> None:

@@ -135,18 +135,16 @@ class MasterWeights:
         of_encoder = set(encoder.trained_parameters().values())
         for group in groups:
             buckets = list[_Bucket]()
-            named_weights: dict[Any, dict[str, nn.Parameter]] = {}
+            together: dict[Any, dict[str, nn.Parameter]] = {}
             for name, weight in zip(group["names"], group["params"], strict=True):
                 self.weights[name] = weight
                 module = "" if weight in of_encoder else name.rpartition(".")[0] or name
                 if weight in flat_weights:
                     dtype = torch.bfloat16 if weight in half else weight.dtype
-                    named_weights.setdefault((module, dtype), {})[name] = weight
+                    together.setdefault((module, dtype), {})[name] = weight
                 else:
                     buckets.append(_Bucket({name: weight}, module))
-            buckets += [
-                _Bucket(named, *module_and_type) for module_and_type, named in named_weights.items()
-            ]
+            buckets += [_Bucket(named, *module_type) for module_type, named in together.items()]
             self._buckets += buckets
             self.groups.append({**group, "params": [bucket.master for bucket in buckets]})
         self._flats = [bucket for bucket in self._buckets if bucket.is_flat]

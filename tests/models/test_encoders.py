@@ -11,7 +11,7 @@ from finetune.models import attention
 from finetune.models.encoder import Encoder
 from finetune.models.packing import TOKEN_MULTIPLE, needs_round_size, with_round_size
 from finetune.preprocessing.batching import pack
-from finetune.types import TokenSequence, UserError
+from finetune.types import TokenSequence
 from tests import tiny
 from tests.models.parity import CLOSE, assert_equal, encodings, plain_inputs
 
@@ -29,9 +29,6 @@ def test_layers_equal_hidden_states(family: str) -> None:
         kept = theirs[inputs["attention_mask"].bool()]
         torch.testing.assert_close(mine, kept, rtol=0, atol=CLOSE.get(family, 1e-12))
     torch.testing.assert_close(states[-1], encoder(batch), rtol=0, atol=1e-12)
-    for numbers in ([], [encoder.num_layers + 1], [-encoder.num_layers - 2]):
-        with pytest.raises(UserError, match=f"legal are 0 .* to {encoder.num_layers}"):
-            encoder.layers(batch, numbers)
 
 
 def test_states_are_kept_only_where_some_are_asked_for() -> None:
