@@ -272,7 +272,7 @@ class WordSenses:
         (folder / VECTORS_FILE).write_bytes(save(vectors))
         content = {
             "settings": asdict(self.settings),
-            "weights": self.embedder.settings["weights"],
+            "weights": self.embedder.weights_hash,
             "counts": [[*lemma, dict(by_sense)] for lemma, by_sense in self.counts.items()],
         }
         write_text(folder / SENSES_FILE, json.dumps(content, ensure_ascii=False) + "\n")
@@ -297,7 +297,7 @@ class WordSenses:
         except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
             raise UserError(f"{folder}: damaged ({error}): fit the senses again.") from error
         embedder = settings.embedder(**options)
-        if content["weights"] != embedder.settings["weights"]:
+        if content["weights"] != embedder.weights_hash:
             raise UserError(
                 f"{folder}: {settings.model} has other weights than it was fitted with."
             )

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xxhash
 from torch import Tensor
 
+from finetune.config.values import conforms, description
 from finetune.data.in_memory import require_inputs
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import chunks, values_of_examples
@@ -34,7 +35,7 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
 from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
-from finetune.types import Batch, TextExample, TokenExample, TokenSequence, UserError, abbreviated
+from finetune.types import Batch, TextExample, TokenExample, TokenSequence, UserError
 
 CHUNK_BYTES = 2**27
 """Bytes of vectors from which a chunk of inputs takes no more."""
@@ -114,15 +115,10 @@ class Embedder:
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
-        for option, value, legal in (
-            ("unit", unit, get_args(Unit)),
-            ("combine", combine, get_args(Combination)),
-            ("pooling", pooling, (None, *get_args(_Pooling))),
-        ):
-            if value not in legal:
-                raise UserError(
-                    f"{option} must be one of {abbreviated(map(repr, legal))}, not {value!r}."
-                )
+        legal = {"unit": Unit, "combine": Combination, "pooling": _Pooling | None}
+        for option, value in {"unit": unit, "combine": combine, "pooling": pooling}.items():
+            if not conforms(value, legal[option]):
+                raise UserError(f"{option} must be {description(legal[option])}, not {value!r}.")
         if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens > 0):
             raise UserError(f"max_tokens must be a whole number above 0, not {max_tokens!r}.")
         name, words = str(model), unit == "word"
@@ -157,13 +153,12 @@ class Embedder:
             self._forward = head.to(self.device).vectors
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that the vectors depend on, with a fingerprint of the weights."""
+    def weights_hash(self) -> str:
+        """A hash of the weights of the encoder."""
         digest = xxhash.xxh3_64()
         for weight in self.encoder.parameters():
             digest.update(weight.detach().cpu().contiguous().numpy().data)
-        names = ("unit", "layers", "combine", "pooling", "normalize")
-        return {name: getattr(self, name) for name in names} | {"weights": digest.hexdigest()}
+        return digest.hexdigest()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -31,10 +31,6 @@ LONGEST = 512
 """Default limit in tokens for models that could take more."""
 
 
-def _is_unspaced(text: str) -> bool:
-    return not text.isascii() and UNSPACED.search(text) is not None
-
-
 class SubwordTokenizer(Subwords):
     """A fast Hugging Face tokenizer, reduced to subwords and templates.
 
@@ -213,7 +209,7 @@ class SubwordTokenizer(Subwords):
         for text, encoding in zip(texts, encoded, strict=True):
             words = encoding.word_ids
             starts = [i for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
-            if _is_unspaced(text):
+            if not text.isascii() and UNSPACED.search(text):
                 offsets = encoding.offsets
                 inner = (
                     index

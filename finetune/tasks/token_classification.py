@@ -159,7 +159,7 @@ class TokenClassificationTask(WordTask):
             scheme = self.state.scheme
             return self._load(CrfTagger.from_pretrained, folder, scheme=scheme)
         tagger = self._load(TokenClassifier.from_pretrained, folder)
-        tagger.subwords = "all" if self.state.all_subwords else "first"
+        tagger.all_subwords = self.state.all_subwords
         return tagger
 
     def loss(

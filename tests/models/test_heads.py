@@ -91,7 +91,8 @@ def test_shared_layers_in_groups() -> None:
 def test_all_subwords_of_words() -> None:
     head, _, made = both("tagging", "roberta")
     batch = pack(made)
-    tagger = TokenClassifier(head.model, subwords="all")
+    tagger = TokenClassifier(head.model)
+    tagger.all_subwords = True
     logits = tagger(batch)
     rows = [
         row
@@ -102,8 +103,6 @@ def test_all_subwords_of_words() -> None:
     assert logits.shape == (sum(batch.word_lengths), 3)
     first = batch.word_lengths.cumsum(0) - batch.word_lengths
     torch.testing.assert_close(logits[first], head(batch))
-    with pytest.raises(ValueError, match="first or all"):
-        TokenClassifier(head.model, subwords="last")
 
 
 @pytest.mark.parametrize(

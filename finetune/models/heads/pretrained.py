@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ from finetune.models.loading import copy_tokenizer, quiet
 from finetune.models.padding import pad_rows, padded_index
 from finetune.types import Batch, LabelSet, UserError
 
-_Subwords = Literal["first", "all"]
 SCORE = "score"
 """The label of the one number that a ``ChoiceScorer`` computes for a sequence."""
 ANSWER_ENDS = ("start", "end")
@@ -197,8 +196,10 @@ class TokenClassifier(PretrainedHead):
     """Logits of C tags for each of W words, or for each of their subwords.
 
     Rows are selected before dropout and classifier, as a head over W words costs less than one over
-    T tokens. ``subwords`` says which subwords get logits, ``"first"`` or ``"all"``.
-    ``PretrainedHead`` explains the other arguments and the attributes.
+    T tokens. ``PretrainedHead`` explains the arguments and the other attributes.
+
+    Attributes:
+        all_subwords: Whether all subwords of a word get logits, and not its first one alone.
 
     Examples:
         >>> from finetune import SubwordTokenizer, TokenClassifier
@@ -212,21 +213,10 @@ class TokenClassifier(PretrainedHead):
 
     auto_class = AutoModelForTokenClassification
 
-    def __init__(self, model: PreTrainedModel, subwords: _Subwords = "first") -> None:
-        super().__init__(model)
-        if subwords not in ("first", "all"):
-            raise UserError(f"subwords must be first or all, not {subwords!r}")
-        self.subwords = subwords
-
-    @classmethod
-    def from_pretrained(
-        cls, name: str | Path, *, subwords: _Subwords = "first", **options: Any
-    ) -> Self:
-        """Load a model as ``PretrainedHead`` does; ``subwords`` is as for the class."""
-        return cls(super().from_pretrained(name, **options).model, subwords)
+    all_subwords = False
 
     def _rows(self, batch: Batch) -> Tensor:
-        return batch.words if self.subwords == "first" else subword_rows(batch)
+        return subword_rows(batch) if self.all_subwords else batch.words
 
 
 def subword_rows(batch: Batch) -> Tensor:
