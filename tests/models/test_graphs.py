@@ -159,22 +159,6 @@ def seeds(*numbers: int) -> list[Batch]:
     return [batch_of(number, tiny.model(), 8) for number in numbers]
 
 
-def test_a_frozen_encoder_in_training_mode_replays_forward_passes() -> None:
-    encoder = encoder_of()
-    encoder.freeze("all")
-    plain = encoder_of()
-    plain.freeze("all")
-    for each, recorder in ((plain, None), (encoder, Pool())):
-        each.graphs = EncoderGraphs(each, SHAPES, recorder, report=pytest.fail)
-    for seed in range(3):
-        results = []
-        for each in (plain, encoder):
-            torch.manual_seed(seed)
-            results.append(each(batch_of(seed, each.model)))
-        assert torch.equal(*results)
-    assert encoder.graphs is not None and encoder.graphs.recordings
-
-
 def test_models_that_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "DEVICE", "cpu")
     for family, reason in (("deberta-v2", "reads lengths"), ("squeezebert", "are padded")):
@@ -560,6 +544,7 @@ SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
         {"layer_decay": 0.8, "freeze": "1", "bilstm": True},
     ),
     "pairs, bitfit": ("bi", {"tuning": "bitfit"}),
+    "frozen": ("classify", {"tuning": "head"}),
     "pretrain": ("pretrain", {}),
     "gradcache": ("sentence", {"objective": "simcse", "max_tokens": 60}),
     "bf16, crf, modernbert": ("tag", {"crf": True, "precision": "bf16", "model": "modernbert"}),

@@ -13,7 +13,6 @@ from finetune.preprocessing.span_candidates import (
     num_candidates,
     predicted_candidates,
 )
-from finetune.preprocessing.windows import windows
 
 lengths = st.integers(0, 14)
 widths = st.integers(1, 17)
@@ -91,12 +90,3 @@ def test_each_span_that_is_held_is_answered_once(extents, max_width):
     """Any windows, in any order, as long as they begin at word 0 somewhere."""
     bounds = [*map(tuple, extents), (0, 4)]
     assert sorted(answers(bounds, max_width)) == expected(bounds, max_width)
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=25), st.integers(1, 9), st.data(), widths)
-def test_windows_of_long_texts(piece_counts, capacity, data, max_width):
-    overlap = data.draw(st.integers(0, capacity - 1))
-    bounds = [(w.start, w.end) for w in windows(piece_counts, capacity, overlap)]
-    found = answers(bounds, max_width)
-    assert found == expected(bounds, max_width)
-    assert {start for _, start, end in found if end == start + 1} == set(range(len(piece_counts)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import norm, ttest_rel
+from scipy.stats import ttest_rel
 
 from finetune.data import assign_folds
 from finetune.data.splitting import nested_order
@@ -83,32 +83,6 @@ def test_equal_texts_share_a_fold_and_a_label_of_one_text_is_in_none():
     folds = assign_folds(examples, 4, keep_rare=True)
     assert folds[-1] == -1 and all(folds[n] == folds[n + 1] for n in range(0, 40, 2))
     assert {(fold, folds[:40].count(fold)) for fold in range(4)} == {(f, 10) for f in range(4)}
-
-
-@pytest.mark.slow
-def test_the_interval_of_folds_covers_where_the_usual_one_does_not():
-    """Classifiers by the mean of each class, on normal data whose expected accuracy is known."""
-    random = np.random.default_rng(0)
-    covered = np.zeros(2)
-    for _ in range(200):
-        labels = random.integers(0, 2, 60)
-        x = random.normal(size=(60, 10)) + 0.5 * labels[:, None]
-        dealt = [random.permutation(60) % 5 for _ in range(3)]
-        scores, expected = [], []
-        for folds, fold in [(folds, fold) for folds in dealt for fold in range(5)]:
-            train, test = folds != fold, folds == fold
-            means = np.stack([x[train & (labels == c)].mean(0) for c in (0, 1)])
-            direction, middle = means[1] - means[0], means.mean(0)
-            scores.append(np.mean(((x[test] - middle) @ direction > 0) == labels[test]))
-            size = np.linalg.norm(direction)
-            margins = [
-                sign * (0.5 * c - middle).dot(direction) / size for c, sign in ((0, -1), (1, 1))
-            ]
-            expected.append(np.mean(norm.cdf(margins)))
-        for index, ratio in enumerate((0.25, 0.0)):
-            low, high = fold_test(scores, ratio)[0][1:]
-            covered[index] += low <= np.mean(expected) <= high
-    assert covered[0] / 200 > 0.93 and covered[1] / 200 < 0.85
 
 
 def test_intervals_end_at_the_limits_of_the_metric():
