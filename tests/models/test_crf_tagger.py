@@ -138,19 +138,6 @@ def test_words_without_a_tag_may_have_any() -> None:
     assert total > 0, "an unlabelled sentence costs nothing"
 
 
-def test_partly_labelled_sentences_train_beside_the_rest() -> None:
-    """Their loss adds up over micro-batches, whether a batch has such words or not."""
-    made = [target_of([0, IGNORED, 2], True), target_of([1, 2, 0, 0], True, 1)]
-    scores = scores_of(7)
-    whole = chain_loss(scores, pack(made, targets_of(made)))
-    parts = [
-        chain_loss(scores._replace(emissions=part), pack([one], targets_of([one])))
-        for one, part in zip(made, scores.emissions.split([3, 4]), strict=True)
-    ]
-    for total, part in zip(whole, zip(*parts, strict=True), strict=True):
-        torch.testing.assert_close(sum(part), total, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("cuts", [[40], [1, 39], [13, 13, 13, 1], [1] * 40])
 def test_windows_are_joined_before_anything_is_decided(cuts: list[int]) -> None:
     scores = scores_of(43)  # a sentence of 40 words after one of 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.models.heads.span_classifier import DECODINGS
-from finetune.preprocessing.span_candidates import candidates as extents
 from finetune.tasks.span_decoding import (
     GRID,
     LOWEST_THRESHOLD,
@@ -112,23 +110,6 @@ def test_the_score_of_a_candidate_is_its_best_type_against_none():
     assert found == [(0, 0, pytest.approx(expected[0])), (0, 1, pytest.approx(expected[1]))]
 
 
-def test_a_score_at_the_threshold_weighs_nothing():
-    at, above = ((0, 2, "A"), 0.5), ((1, 3, "A"), 0.51)
-    for decoding in DECODINGS:
-        assert answer([at], decoding) == [(0, 2, "A")]
-    assert answer([at, above], "flat") == answer([at, above], "nested") == [(1, 3, "A")]
-    wide, parts = ((0, 3, "A"), 0.5), [((0, 1, "A"), 0.5), ((2, 3, "A"), 0.5)]
-    assert len(answer([wide, *parts], "flat")) == 2, "of equal weight: most spans"
-
-
-def test_sure_and_impossible_scores():
-    sure = [((0, 2, "A"), 1.0), ((1, 3, "A"), 1.0), ((2, 4, "A"), 1.0), ((5, 6, "A"), 0.0)]
-    for decoding in ("flat", "nested"):
-        assert answer(sure, decoding) == [(0, 2, "A"), (2, 4, "A")]
-        assert answer(sure, decoding, A=1.0) == [(0, 2, "A"), (2, 4, "A")]
-        assert len(answer(sure, decoding, A=0.0)) == 2
-
-
 def test_low_scores_never_become_answers():
     """So that throwing them away early changes nothing."""
     low = [((0, 2, "A"), LOWEST_THRESHOLD / 2), ((3, 4, "A"), LOWEST_THRESHOLD)]
@@ -141,13 +122,6 @@ def test_a_span_given_twice_counts_once():
     twice = [(Span(0, 1, "A"), 0.6), (Span(0, 1, "A"), 0.8)]
     for decoding in DECODINGS:
         assert best_spans(twice, decoding, {}) == best_spans(twice[::-1], decoding, {}) == twice[1:]
-
-
-@pytest.mark.parametrize("decoding", DECODINGS)
-def test_a_model_that_knows_nothing(decoding):
-    draw = random.Random(0)
-    many = [(Span(s, e, "A"), draw.uniform(0.5, 0.6)) for s, e in extents(60, 10).tolist()]
-    assert allowed(best_spans(many, decoding, {}), decoding)
 
 
 # Thresholds
@@ -180,15 +154,6 @@ def test_one_threshold_equals_trying_all(decoding, data):
     nearest = min(round(abs(t - 0.5), 6) for t in GRID if tried[t] == max(tried.values()))
     assert tried[found["A"]] == max(tried.values())
     assert round(abs(found["A"] - 0.5), 6) == nearest
-
-
-def test_conflicts_count_in_the_choice():
-    """From 0.4 down the outer spans, both right, together outweigh the wrong one between them."""
-    three = [(Span(0, 2, "A"), 0.45), (Span(1, 4, "A"), 0.48), (Span(3, 5, "A"), 0.45)]
-    gold = [[three[0][0], three[2][0]]]
-    found = choose_span_thresholds(gold, [three], "flat", ["A"])
-    assert f1(gold, [three], "flat", found) == 1.0
-    assert found["A"] == 0.4
 
 
 def test_nothing_to_choose_from_leaves_one_half():
