@@ -11,7 +11,7 @@ from finetune.models import attention
 from finetune.models.encoder import Encoder
 from finetune.models.packing import TOKEN_MULTIPLE, needs_round_size, with_round_size
 from finetune.preprocessing.batching import pack
-from finetune.types import TokenSequence
+from finetune.types import TokenSequence, UserError
 from tests import tiny
 from tests.models.parity import CLOSE, assert_equal, encodings, plain_inputs
 
