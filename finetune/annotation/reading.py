@@ -84,9 +84,12 @@ def read_annotations(
             f"{file.name}: it has questions on contexts, and convert takes texts with labels or "
             "spans: name a column of texts with --columns text=NAME."
         )
-    if roles.keys() & {"words", "tags", "spans"} or ("label" not in roles and _hold_words(rows)):
-        return _of_words(table, rows, roles)
-    return _of_texts(table, rows, roles)
+    kept = [row for row in rows if row.values.get("answer") not in _SKIPPED_ANSWERS]
+    names = [_name(row) for row in rows if row.values.get("answer") in _SKIPPED_ANSWERS]
+    skipped = counted(names, "that annotators rejected or ignored", "left out")
+    of_words = roles.keys() & {"words", "tags", "spans"}
+    read = _of_words if of_words or ("label" not in roles and _hold_words(kept)) else _of_texts
+    return read(table, kept, roles, list(skipped))
 
 
 def rows_of_tool(value: Any, where: str) -> Iterator[Row]:
@@ -137,46 +140,42 @@ def _hold_words(rows: Sequence[Row]) -> bool:
     return spans and not labels
 
 
-def _of_texts(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Annotations:
+def _of_texts(
+    table: Table, rows: list[Row], columns: Mapping[str, str], notes: list[str]
+) -> Annotations:
     predicted = any(_is_prediction(row.values) for row in rows)
     if predicted and "label" not in columns:  # `score` is a probability
         table.header = [name for name in table.header if name != "score"]
     make = texts.TextReader().choose(table, rows, columns, "read")
-    kept, notes = _without_skipped(rows)
     if (label := table.read["label"]) is not None:
-        labels = [row.values.get(label) for row in kept]
+        labels = [row.values.get(label) for row in rows]
         labels = [value for value in labels if value not in (None, [])]
         several = not labels or any(isinstance(value, list) for value in labels)
-        for number, row in enumerate(kept):
+        for number, row in enumerate(rows):
             if label_studio.is_annotation(row.values) and row.values.get(label) in (None, []):
                 values = {**row.values, label: [] if several else None}
-                kept[number] = row._replace(values=values)
-    examples = [make(index, row) for index, row in enumerate(kept)]
+                rows[number] = row._replace(values=values)
+    examples = [make(index, row) for index, row in enumerate(rows)]
     converted, note = convert_labels({"": examples}, table.typed)
-    annotated = _rows(converted[""], kept, {*table.read.values()})
+    annotated = _rows(converted[""], rows, {*table.read.values()})
     return Annotations("text", annotated, [*table.notes, *notes, *([note] if note else [])])
 
 
-def _without_skipped(rows: list[Row]) -> tuple[list[Row], list[str]]:
-    kept = [row for row in rows if row.values.get("answer") not in _SKIPPED_ANSWERS]
-    names = [_name(row) for row in rows if row.values.get("answer") in _SKIPPED_ANSWERS]
-    return kept, list(counted(names, "that annotators rejected or ignored", "left out"))
-
-
-def _of_words(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Annotations:
+def _of_words(
+    table: Table, rows: list[Row], columns: Mapping[str, str], notes: list[str]
+) -> Annotations:
     columns = {role: name for role, name in columns.items() if role in token_rows.ROLES}
-    kept, notes = _without_skipped(rows)
-    chosen = dict(word_columns(table, columns, kept))
-    if chosen["spans"] is None and any(row.values.get("label") == [] for row in kept):
+    chosen = dict(word_columns(table, columns, rows))
+    if chosen["spans"] is None and any(row.values.get("label") == [] for row in rows):
         chosen["spans"] = "label"
         notes.append(
             "no row has a label or a span: read as texts without spans; for texts without labels "
             "write --columns label=label"
         )
     spans, relations = chosen["spans"], chosen["relations"]
-    related = any(row.values.get(relations or "") for row in kept)
+    related = any(row.values.get(relations or "") for row in rows)
     sentences = []
-    for number, row in enumerate(kept):
+    for number, row in enumerate(rows):
         values = dict(row.values)
         if spans is not None and values.get(spans) is None:
             if values.get("label") == []:
@@ -186,12 +185,12 @@ def _of_words(table: Table, rows: list[Row], columns: Mapping[str, str]) -> Anno
                 values[spans] = []
         if related and label_studio.ANNOTATOR in values and values.get(spans or "") is not None:
             values.setdefault(relations or "", [])  # its annotations have a relation, or none
-        kept[number] = row = row._replace(values=values)
+        rows[number] = row = row._replace(values=values)
         has_relations = values.get(relations or "") is not None
         sentence = token_row(row, chosen, table.names, has_relations)
         sentences.append(_with_text(sentence, row, columns.get("text", "text")))
     examples, more = _examples(sentences)
-    annotated = _rows(examples, kept, {*chosen.values()})
+    annotated = _rows(examples, rows, {*chosen.values()})
     return Annotations("tokens", annotated, [*table.notes, *notes, *more])
 
 
