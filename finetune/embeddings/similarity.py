@@ -282,6 +282,7 @@ def _write(
     path: str, pairs: Sequence[TextExample], cosines: Array, labels: Sequence[str] | None = None
 ) -> None:
     values: Sequence[Any] = cosines.tolist() if labels is None else labels
+    measure = "cosine" if labels is None else None
     with open_rows(path) as write:
         for pair, cosine, value in zip(pairs, cosines.tolist(), values, strict=True):
             details: dict[str, Any] = {}
@@ -293,5 +294,5 @@ def _write(
                 gold = replace(pair, label=label_name(pair))
             elif not isinstance(pair.label, float):
                 gold = replace(pair, label=None)
-            write(to_row(TextPrediction(pair.id, value), gold) | details)
+            write(to_row(TextPrediction(pair.id, value, similarity=measure), gold) | details)
     show(f"wrote {path}: {quantity(len(pairs), 'pair')}", error=True)

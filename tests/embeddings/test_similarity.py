@@ -157,6 +157,7 @@ def test_command(tmp_path: Path) -> None:
     assert f"{z['spearman']:.4f}" in outcome.out
     scored = run("score", out, data, "--columns", "label=label", "--json").ok()
     assert json.loads(scored.out)["spearman"] == pytest.approx(z["spearman"])
+    assert "mse" not in json.loads(scored.out), "cosines are no estimates of the gold"
 
 
 def test_command_for_words_and_for_two_texts(tmp_path: Path) -> None:
