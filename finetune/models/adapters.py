@@ -179,12 +179,6 @@ def _add_adapters(head: Any, config: TrainConfig) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise UserError(f"--tuning lora needs peft: {install_command('peft')}.") from error
-    narrowest = min(min(head.encoder.model.get_submodule(name).weight.shape) for name in names)
-    if config.lora_rank > narrowest:
-        raise UserError(
-            f"--lora {config.lora}: the narrowest of the matrices that it adds to has "
-            f"{narrowest} rows or columns, and full rank is no more: write {narrowest} or less."
-        )
     trained_weights = [weight for weight in head.parameters() if weight.requires_grad]
     rank = config.lora_rank
     lora = LoraConfig(r=rank, lora_alpha=rank, target_modules=names)

@@ -175,16 +175,25 @@ def test_what_cannot_be_saved_ends_both_of_two_processes(tmp_path: Path):
 
 @pytest.mark.slow
 def test_another_number_of_processes_continues_the_trajectory(tmp_path: Path):
-    fx.fit(config_of("tag windows", tmp_path / "whole"))
-    settings = settings_of()
-    parts = fx.config("tag windows", out=tmp_path / "parts", **settings)
+    """One process is interrupted, two are killed, two others end the run."""
+    out, settings = tmp_path / "parts", settings_of(lr=1e-3, epochs=20.0)
+    fx.fit(fx.config("tag windows", out=tmp_path / "whole", **settings))
+    parts = fx.config("tag windows", out=out, **settings)
     with interrupted(5):
         fx.fit(parts)
-    words = fx.words("tag windows", tmp_path / "parts", **settings)
-    said = train_in_two_processes(*words, "--resume", "auto", fresh=False)
-    assert "the run had 1 process, and now has 2: the weights will differ by" in said
-    same_weights(tmp_path / "whole" / "last", tmp_path / "parts" / "last")
-    assert json.loads((tmp_path / "parts" / "config.json").read_text())["num_processes"] == 2
+    words = [*fx.words("tag windows", out, **settings), "--save-every", "1", "--resume", "auto"]
+    processes = in_two_processes([sys.executable, "-m", "finetune", *words])
+    while _step(out) < 8 and processes[0].poll() is None:
+        time.sleep(0.01)
+    for process in processes:
+        process.kill()
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2, outputs
+    note = "the run had 1 process, and now has 2: the weights will differ by"
+    assert note in outputs[0][1] and 8 <= _step(out) < 80
+    train_in_two_processes(*words, fresh=False)
+    same_weights(tmp_path / "whole" / "last", out / "last")
+    assert json.loads((out / "config.json").read_text())["num_processes"] == 2
     fx.fit(replace(parts, resume=True))  # and back
 
 
