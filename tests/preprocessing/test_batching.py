@@ -12,7 +12,6 @@ import torch
 from finetune.preprocessing.batching import (
     balanced_copies,
     epoch_order,
-    micro_batches,
     pack,
     process_shard,
 )
@@ -71,18 +70,6 @@ def test_shares_make_up_the_batch(world_size: int) -> None:
     tokens = [sum(lengths[example] for example in part) for part in shards]
     assert max(tokens) - min(tokens) <= max(lengths)
     assert [process_shard([7], rank, 3, lengths) for rank in range(3)] == [[7], [], []]
-
-
-def test_micro_batches_keep_the_limit() -> None:
-    made = encodings(1)
-    groups = micro_batches(made, 64)
-    assert sorted(e.example for group in groups for e in group) == list(range(30))
-    sizes = [[len(e.input_ids) for e in group] for group in groups]
-    assert all(sum(group) <= 64 for group in sizes)
-    ordered = list(chain.from_iterable(sizes))
-    assert ordered == sorted(ordered)
-    assert len(micro_batches(made, 1)) == 30, "a longer sequence goes alone"
-    assert micro_batches([], 64) == []
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -6,13 +6,11 @@ import random
 from dataclasses import replace
 
 import pytest
-import torch
 
 from finetune.data.tag_schemes import illegal_transitions
 from finetune.inference.loop import predict
-from finetune.preprocessing.batching import pack
 from finetune.types import TextExample, TokenExample
-from tests.tasks.cases import Runs, outputs_of
+from tests.tasks.cases import Runs
 
 
 def test_shares_of_windows_sum_to_one(runs: Runs) -> None:
@@ -120,17 +118,6 @@ def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) 
             assert next(own, None) is None
         assert owned == list(range(len(sentence.words)))
         assert tuple(targets) == sentence.tags
-
-
-def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
-    run = runs.run("bio")
-    example = run.data.splits["validation"][1]
-    (windows,) = run.task.encode([example])
-    batch = pack(windows)
-    with torch.no_grad():
-        outputs = outputs_of(batch, run.task.decode(run.head(batch), batch))[example.id]
-    with pytest.raises(RuntimeError, match="6 predictions for 5 words"):
-        run.task.postprocess(replace(example, words=example.words[:5]), outputs)
 
 
 def test_overlap_must_leave_room(runs: Runs) -> None:

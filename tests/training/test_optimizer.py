@@ -89,16 +89,6 @@ def test_batches_cover_each_epoch_once(num_examples: int, batch_size: int) -> No
     assert num_examples == 1 or epochs[0] != epochs[1] != epochs[2]
 
 
-def test_batches_are_a_pure_function_of_the_step() -> None:
-    def batches(**changes: Any) -> list[list[int]]:
-        schedule = Schedule.from_config(config(**changes), 50)
-        return [schedule.batch(step, schedule.order(step)) for step in range(18)]
-
-    expected = batches()
-    torch.manual_seed(123)
-    assert batches() == batches(epochs=9.0) == expected != batches(seed=2)
-
-
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.34, 1.0, 5.0, 12.0, 99.0])
 def test_learning_rate_equals_that_of_transformers(warmup: float) -> None:
     schedule = Schedule.from_config(config(steps=12, warmup=warmup), 40)
