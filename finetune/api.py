@@ -300,7 +300,7 @@ def train_once(
         )
         if not folder.accelerator.is_main_process:
             return None
-        return _finished(task, dataset, config, result, folder, command, recipe_run, repeatable)
+        return _finished(dataset, config, result, folder, command, recipe_run, repeatable)
 
 
 @contextlib.contextmanager
@@ -447,7 +447,7 @@ def train_multitask(
         if not folder.accelerator.is_main_process:
             return {}
         return {
-            name: _finished(*parts[name], result, folder, command)
+            name: _finished(*parts[name][1:], result, folder, command)
             for name, result in results.items()
         }
 
@@ -517,7 +517,7 @@ def distill(
         result = fit_student(
             task, dataset, config, folder, reporter, loaded, distillation or Distillation(), layers
         )
-        run = _finished(task, dataset, config, result, folder, command)
+        run = _finished(dataset, config, result, folder, command)
     split = next((name for name in ("test", *run.metrics) if name in run.metrics), "")
     metric = (
         DEFAULT_METRICS[task.state.prediction_type] if config.custom_metrics else task.state.metric
@@ -533,7 +533,6 @@ def distill(
 
 
 def _finished(
-    task: Task,
     dataset: Dataset,
     config: TrainConfig,
     result: FitResult,
@@ -543,17 +542,14 @@ def _finished(
     repeatable: bool = False,
 ) -> TrainedRun:
     outcome = write_environment(
-        task,
+        result,
         config,
         dataset,
-        result.metrics,
         recipe_run,
         command=command,
         device=folder.accelerator.device.type,
         precision=resolve_precision(config, folder.accelerator.device),
         threads=torch.get_num_threads(),
-        weights=result.weights,
-        cuda_graphs=result.cuda_graphs,
     )
     summary = report_run(result.folder)
     write_run_checksums(result.folder)

@@ -34,7 +34,7 @@ from finetune.types import UserError
 
 if TYPE_CHECKING:  # reports are read without torch
     from finetune.data import Dataset
-    from finetune.tasks.base import Task
+    from finetune.training.scoring import FitResult
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 
@@ -63,25 +63,21 @@ class RunOutcome:
 
 
 def write_environment(
-    task: Task,
+    result: FitResult,
     config: TrainConfig,
     data: Dataset,
-    metrics: Mapping[str, Mapping[str, float]],
     recipe_run: RecipeRun | None,
     *,
     command: str,
     device: str,
     precision: str,
     threads: int,
-    weights: tuple[int, int],
-    cuda_graphs: str = "",
 ) -> RunOutcome:
     """Compare a run with its baselines and its recipe, and write ``environment.json``.
 
-    ``weights`` holds the number of trained weights and the number of all weights, ``threads`` the
-    number of threads of an operation on a CPU. ``cuda_graphs`` says whether a GPU used them.
+    ``threads`` is the number of threads of an operation on a CPU.
     """
-    folder = Path(config.out or "")
+    task, folder, metrics = result.task, result.folder, result.metrics
     name, is_new = config.init_from or config.model, settings(config).get("config") is not None
     baselines = baselines_of(data.splits, metrics)
     reasons = list(degenerate(folder, metrics, baselines, config.metric))
@@ -90,13 +86,13 @@ def write_environment(
         **environment(device, precision, threads),
         "data": data.format,
         "license": model_license(name) if name is not None and not is_new else None,
-        "weights": dict(zip(("trained", "all"), weights, strict=True)),
+        "weights": dict(zip(("trained", "all"), result.weights, strict=True)),
         "splits": {split: len(examples) for split, examples in data.splits.items()},
         "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},
         "degenerate": reasons,
     }
     if device == "cuda":
-        content["cuda_graphs"] = cuda_graphs
+        content["cuda_graphs"] = result.cuda_graphs
     compared: Sequence[ScoreVerdict] = ()
     if recipe_run:
         compared = verdicts(

@@ -81,7 +81,7 @@ def answers(confidence: Any, right: Any, example: Any = None) -> Items:
 @pytest.mark.parametrize(("wrong", "number"), [(0, 59), (3, 40), (17, 20), (5, 5)])
 def test_the_bound_is_that_of_clopper_and_pearson(wrong: int, number: int) -> None:
     expected = binomtest(wrong, number, alternative="less").proportion_ci(0.95, "exact").high
-    assert upper_bound(wrong, number, 0.05) == pytest.approx(expected, abs=1e-12)
+    assert upper_bound(wrong, number) == pytest.approx(expected, abs=1e-12)
     found = answers(np.ones(number), [False] * wrong + [True] * (number - wrong))
     assert at_confidence(found, 0.0).bound == pytest.approx(expected, abs=1e-12)
 
@@ -126,7 +126,7 @@ def test_answers_of_one_document_depend_on_each_other() -> None:
 def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
     for risk in (0.3, 0.05, 0.01):
         number = fewest_for_risk(risk)
-        assert upper_bound(0, number, 0.05) <= risk < upper_bound(0, number - 1, 0.05)
+        assert upper_bound(0, number) <= risk < upper_bound(0, number - 1)
 
 
 def test_a_threshold_keeps_the_risk_and_gives_no_fewer_answers_than_it_must() -> None:

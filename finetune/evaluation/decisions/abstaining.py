@@ -62,11 +62,11 @@ class Chosen(NamedTuple):
     bound: float
 
 
-def upper_bound(wrong: float, number: float, delta: float = DELTA) -> float:
+def upper_bound(wrong: float, number: float) -> float:
     """Compute the upper limit of Clopper & Pearson (1934) for a share of errors."""
     from scipy.stats import beta  # imported late: it costs half a second
 
-    return float(beta.ppf(1 - delta, wrong + 1, number - wrong)) if wrong < number else 1.0
+    return float(beta.ppf(1 - DELTA, wrong + 1, number - wrong)) if wrong < number else 1.0
 
 
 def fewest_for_risk(risk: float) -> int:

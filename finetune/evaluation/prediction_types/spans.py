@@ -77,25 +77,21 @@ def sentence_of_row(
             f'{where}: next to `words`, `gold` must be an object such as {{"tags": ["B-PER", "O"]}}'
             f' or {{"spans": [[0, 2, "PER"]]}}, not {gold!r:.60}; or name a file with --gold FILE.'
         )
-    tags, spans = gold.get("tags"), gold.get("spans")
-    if tags is not None:
-        if not are_names(tags):
-            raise wrong_value(where, "gold", ONE_TAG_EACH, tags)
-        if len(tags) != len(words):
+    tags, spans, relations = map(gold.get, ("tags", "spans", "relations"))
+    if tags is not None and not are_names(tags):
+        raise wrong_value(where, "gold", ONE_TAG_EACH, tags)
+    offsets = row.get("offsets")
+    for noun, values in (("gold tag", tags), ("offset", offsets)):
+        if values is not None and len(values) != len(words):
             raise DataError(
-                f"{where}: {quantity(len(tags), 'gold tag')} for {quantity(len(words), 'word')}."
+                f"{where}: {quantity(len(values), noun)} for {quantity(len(words), 'word')}."
             )
-    offsets, relations = row.get("offsets"), gold.get("relations")
     if of_tags and tags is not None and offsets is None:
         spans = relations = None
     misaligned = gold.get("unreachable") or ()
     for name, values, size in (("offsets", offsets or (), 2), ("unreachable", misaligned, 3)):
         if not all(isinstance(value, list) and len(value) == size for value in values):
             raise wrong_value(where, name, f"lists of {size} values", values)
-    if offsets is not None and len(offsets) != len(words):
-        raise DataError(
-            f"{where}: {quantity(len(offsets), 'offset')} for {quantity(len(words), 'word')}."
-        )
     if relations is not None:
         sentence = TokenRow(tuple(words), where)
         relations = read_relations(relations, where, spans or (), sentence)
