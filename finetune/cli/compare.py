@@ -219,10 +219,10 @@ def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> No
     from finetune.evaluation.compare import seed_note, verdict
     from finetune.evaluation.significance import ALPHA
 
-    result = comparison.result
+    result, aligned = comparison.result, comparison.aligned
     show(
         f"{comparison.metric} on {quantity(result.num_units, comparison.unit)} (gold: "
-        f"{comparison.gold}, aligned by {comparison.aligned_by}), "
+        f"{aligned.gold}, aligned by {aligned.aligned_by}), "
         f"{quantity(result.num_resamples, 'resample')}, seed {comparison.options.seed}"
     )
     print_table(

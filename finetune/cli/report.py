@@ -117,15 +117,14 @@ def print_analysis(analysis: Analysis) -> None:
     from finetune.evaluation.positive import metric_title
     from finetune.reporting.analysis import analysis_tables
 
-    by = analysis.aligned_by and f", aligned by {analysis.aligned_by}"
-    show(
-        f"{analysis.predictions}: {quantity(len(analysis.run), 'example')}, gold: "
-        f"{analysis.gold}{by}"
-    )
+    aligned = analysis.aligned
+    by = aligned.aligned_by and f", aligned by {aligned.aligned_by}"
+    number = quantity(len(analysis.run), "example")
+    show(f"{analysis.predictions}: {number}, gold: {aligned.gold}{by}")
     overall = {name: value for name, value in analysis.scores.items() if ":" not in name}
     titles = {metric_title(name, analysis.run.positive): value for name, value in overall.items()}
     show("  ".join(f"{title} {shown_value(value)}" for title, value in titles.items()))
-    for note in filter(None, (analysis.positive_note, abstained_note(analysis.run))):
+    for note in filter(None, (aligned.positive_note, abstained_note(analysis.run))):
         show(note)
     for name, table in analysis_tables(analysis).items():
         if name == "scores":

@@ -16,7 +16,7 @@ from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.decisions.abstaining import abstained_note
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.prediction_types.labels import unpredicted_note
-from finetune.evaluation.predictions import GoldSource, align_runs
+from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, find_system, read_summary
 from finetune.evaluation.significance import (
@@ -61,8 +61,7 @@ class Counted:
     metric: str
     lower_is_better: bool
     unit: str
-    gold: str
-    aligned_by: str
+    aligned: AlignedRuns
     positive_note: str
     notes: Sequence[str]
     """That a system predicts no gold label, or how often it abstains; empty for neither."""
@@ -136,8 +135,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         metric=metric,
         lower_is_better=lower,
         unit=units,
-        gold=aligned.gold,
-        aligned_by=aligned.aligned_by,
+        aligned=aligned,
         positive_note=aligned.positive_note if metric == "f1" else "",
         notes=["; ".join(filter(None, of_system)) for of_system in notes],
         options=options,
@@ -301,8 +299,8 @@ def comparison_dict(comparison: SystemComparison) -> dict[str, Any]:
     }
     return {
         "metric": comparison.metric,
-        "gold": comparison.gold,
-        "aligned_by": comparison.aligned_by,
+        "gold": comparison.aligned.gold,
+        "aligned_by": comparison.aligned.aligned_by,
         "unit": f"{comparison.unit}s",
         "num_units": result.num_units,
         "resamples": result.num_resamples,

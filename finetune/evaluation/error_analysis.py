@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from finetune.evaluation.calibration import Bin, reliability
 from finetune.evaluation.decisions.abstaining import abstained_note, risk_table
 from finetune.evaluation.items import TableRows, Tables
 from finetune.evaluation.metrics import ECE, class_scores, name_of, score
-from finetune.evaluation.predictions import GoldSource, align_runs
+from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs
 from finetune.evaluation.runs import find_system
 from finetune.types import UserError
 
@@ -83,9 +83,7 @@ class Analysis:
     errors: list[ErrorCase]
     split: str = ""
     predictions: str = ""
-    gold: str = ""
-    aligned_by: str = ""
-    positive_note: str = ""
+    aligned: AlignedRuns = field(default_factory=lambda: AlignedRuns((), ""))
 
     @property
     def calibration_error(self) -> float | None:
@@ -104,14 +102,8 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
     aligned = align_runs(files, source)
     if not aligned.runs[0].gold:
         raise UserError(f"{predictions}: no example has gold.")
-    return replace(
-        analyze_predictions(aligned.runs[0]),
-        split=split,
-        predictions=str(files[0]),
-        gold=aligned.gold,
-        aligned_by=aligned.aligned_by,
-        positive_note=aligned.positive_note,
-    )
+    analysis = analyze_predictions(aligned.runs[0])
+    return replace(analysis, split=split, predictions=str(files[0]), aligned=aligned)
 
 
 def analyze_predictions(run: Tables) -> Analysis:
@@ -186,9 +178,9 @@ def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
             by_category[error.category].append(error.to_dict())
     return {
         "predictions": analysis.predictions,
-        "gold": analysis.gold,
+        "gold": analysis.aligned.gold,
         "withheld": abstained_note(analysis.run) or None,
-        "aligned_by": analysis.aligned_by or None,
+        "aligned_by": analysis.aligned.aligned_by or None,
         "kind": analysis.run.type.name.removeprefix("plain "),
         "num_examples": len(analysis.run),
         "scores": analysis.scores,

@@ -65,10 +65,11 @@ def _scores(
     scheme: str | None,
     positive: str | None,
 ) -> dict[str, float]:
-    classes = np.issubdtype(gold.dtype, np.integer)
-    if classes and gold.ndim == 2 and predicted.shape[:2] == gold.shape:
-        if predicted.ndim == 3:
-            predicted = _checked(predicted, names).argmax(-1)
+    are_classes, shape = np.issubdtype(gold.dtype, np.integer), predicted.shape
+    if are_classes and shape[:-1] == gold.shape:
+        predicted = _checked(predicted, names).argmax(-1)
+    is_aligned = predicted.shape == gold.shape
+    if are_classes and is_aligned and gold.ndim == 2:
         tags = [
             [
                 [names[index] for index in _classes(row[counts], names)]
@@ -77,21 +78,19 @@ def _scores(
             for side in (gold, predicted)
         ]
         return scores_of("tags", *tags, schemes=(scheme, None))
-    if classes and gold.ndim == 1 and predicted.shape[:1] == gold.shape:
-        if predicted.ndim == 2:
-            predicted = _checked(predicted, names).argmax(-1)
+    if are_classes and is_aligned and gold.ndim == 1:
         labels = [[names[index] for index in _classes(side, names)] for side in (gold, predicted)]
         return scores_of("label", *labels, labels=names, positive=positive)
-    if not classes and gold.ndim == 2 and predicted.shape == gold.shape:
+    if not are_classes and is_aligned and gold.ndim == 2:
         sets = [
             [tuple(compress(names, row)) for row in side.tolist()]
             for side in (gold > 0.5, _checked(predicted, names) >= 0)
         ]
         return scores_of("labels", *sets, labels=names)
-    if not classes and gold.ndim == 1 and predicted.size == gold.size:
+    if not are_classes and gold.ndim == 1 and predicted.size == gold.size:
         return scores_of("number", gold.tolist(), predicted.reshape(-1).tolist())
     raise UserError(
-        f"predictions of shape {predicted.shape} for labels of shape {gold.shape} and type "
+        f"predictions of shape {shape} for labels of shape {gold.shape} and type "
         f"{gold.dtype}: expected tags [N, L], a label [N], labels as floats [N, C], or a number as "
         "float [N]."
     )

@@ -345,20 +345,17 @@ def _read_source(
     source: GoldSource, type: PredictionType, run: Path
 ) -> tuple[Rows | None, TrainingVocabulary | None]:
     gold = vocabulary = None
-    usual = source.usual_columns
-    columns = {
-        "columns": source.columns,
-        "usual_columns": RunFolder.open(run).columns if usual is None else usual,
-    }
+    usual = RunFolder.open(run).columns if source.usual_columns is None else source.usual_columns
+    reading: dict[str, Any] = {"usual_columns": usual, "encoding": source.encoding}
     if source.gold is not None:
-        examples = list(type.read_gold(source.gold, **columns, encoding=source.encoding))
+        examples = list(type.read_gold(source.gold, columns=source.columns, **reading))
         gold = Rows.of(source.gold, type, examples, [example.key for example in examples])
     if source.train is not None:
         if not (type.in_words and type.classes and type.classes.confusions):
             raise UserError(
                 f"--train {source.train}: it does not apply to {type.name}: leave it out."
             )
-        examples = list(type.read_gold(source.train, **columns, encoding=source.encoding))
+        examples = list(type.read_gold(source.train, columns=source.columns, **reading))
         vocabulary = TrainingVocabulary.of(examples)
     return gold, vocabulary
 
@@ -399,11 +396,10 @@ def _shared_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
             f"{abbreviated([file.name for file in files], 2)}: no gold in it to compare with: name "
             "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
-    sides = []
-    for file in with_gold:
-        rows = enumerate(file.rows)
-        examples = [type.gold_of_row(index, row.where, row.values) for index, row in rows]
-        sides.append(replace(file, rows=examples))
+    sides = [
+        replace(file, rows=[type.gold_of_row(n, row.where, row.values) for n, row in rows])
+        for file, rows in ((file, enumerate(file.rows)) for file in with_gold)
+    ]
     first = sides[0]
     for file, gold in zip(with_gold[1:], sides[1:], strict=True):
         same_type = len({"tags" in side.rows[0].values for side in (with_gold[0], file)}) == 1

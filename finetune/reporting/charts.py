@@ -22,14 +22,8 @@ MOST_MARKED = 30
 Points = Sequence[tuple[float, float]]
 Dots = Sequence[tuple[float, float, str]]
 """Points with their tooltips."""
-
-
-class ChartShape(NamedTuple):
-    """One SVG element; ``text`` is the content of a text element and the tooltip of others."""
-
-    element: str
-    attributes: dict[str, Any]
-    text: str = ""
+ChartShape = tuple[str, dict[str, Any], str]
+"""An SVG element, its attributes, and the content of a text element or the tooltip of another."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +169,7 @@ def _shape(element: str, style: str, text: str = "", **attributes: Any) -> Chart
         name: f"{value:.1f}" if isinstance(value, float) else value
         for name, value in attributes.items()
     }
-    return ChartShape(element, {"class": style} | values, text)
+    return element, {"class": style} | values, text
 
 
 def _line(style: str, x1: float, y1: float, x2: float, y2: float) -> ChartShape:

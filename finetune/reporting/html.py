@@ -26,7 +26,7 @@ from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts
 from finetune.reporting.analysis import MOST_EXAMPLES, analysis_tables, error_examples
 from finetune.reporting.charts import Chart, Points
-from finetune.reporting.model_card import write_card
+from finetune.reporting.model_card import RECORDED, write_card
 from finetune.reporting.rendering import PageTable, Section, markup, page_of
 from finetune.reporting.runs import ModelRuns, Run, load_runs, summary_lines
 from finetune.runtime.files import require_replaceable, write_text
@@ -38,8 +38,6 @@ REPORT_FILE = "report.html"
 MOST_CONFUSED, MOST_LABELS = 15, 20
 """Most pairs of confused labels to list, and labels of the largest confusion matrix."""
 _CLASSES = ("type", "relation", "label", "tag")
-_RECORDED = ("fingerprint", "training_fingerprint", "epochs_used", "num_processes", "task")
-"""What a run records among its settings, and a page shows elsewhere, or as settings."""
 _ELSEWHERE = ("risk", "confusion", "confused", "scores")
 """Tables of scores by class, and those that are shown otherwise than in tables."""
 
@@ -325,7 +323,7 @@ def _environment(run: Run) -> Section:
     defaults = settings(CONFIGS[run.task]()) if run.task in CONFIGS else {}
     changed = []
     for key, value in run.config.items():
-        if value != defaults.get(key) and key not in _RECORDED:
+        if value != defaults.get(key) and key not in RECORDED:
             values = value if isinstance(value, list) else ["unset" if value is None else value]
             changed.append([key, " ".join(map(str, values))])
     names = ("device", "precision", "cuda_graphs", "python", "platform", "cores", "threads")

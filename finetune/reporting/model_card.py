@@ -91,20 +91,9 @@ def card(model: ModelRuns) -> str:
     )
 
 
-UNLISTED = (
-    "columns",
-    "data",
-    "epochs_used",
-    "fingerprint",
-    "init_from",
-    "model",
-    "num_processes",
-    "out",
-    "resume",
-    "revision_used",
-    "task",
-    "training_fingerprint",
-)
+RECORDED = ("fingerprint", "training_fingerprint", "epochs_used", "num_processes", "task")
+"""What a run records among its settings, and a page shows elsewhere, or as settings."""
+UNLISTED = (*RECORDED, "columns", "data", "init_from", "model", "out", "resume", "revision_used")
 """Settings that stand elsewhere in a card, or say nothing about the model."""
 DECISIVE = ("batch_size", "lr", "seed", "steps")
 """Settings that a card lists even if they have their defaults."""

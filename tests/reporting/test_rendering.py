@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from finetune.reporting import charts
 from finetune.reporting.analysis import highlight
-from finetune.reporting.charts import Chart, ChartShape, chart, ticks
+from finetune.reporting.charts import Chart, chart, ticks
 from finetune.reporting.rendering import markdown_code, printable, template_environment
 from finetune.types import Span, TokenExample
 
@@ -50,7 +50,7 @@ def test_any_text_comes_back_from_a_browser(text: str):
 
 
 def test_attributes_of_shapes_are_escaped():
-    chart = Chart("a", '"<b>', [ChartShape("text", {"x": '"><b>'}, "<i>")], [("<u>", "series1")])
+    chart = Chart("a", '"<b>', [("text", {"x": '"><b>'}, "<i>")], [("<u>", "series1")])
     made = macro("chart", chart)
     assert not re.search("<[biu]>", made) and '"&#34;' in made
 

@@ -136,10 +136,6 @@ def _with_items(tables: Tables) -> Tables:
     return replace(tables, items=replace(items, credit=credit, correct=correct, columns=columns))
 
 
-def _has_unanswerable(tables: Tables) -> bool:
-    return not all(tables.gold)
-
-
 def _question_counts(tables: Tables, exact: bool, has_answer: bool | None = None) -> np.ndarray:
     items = tables.items
     score = items.credit if exact else items.columns["f1"]
@@ -183,11 +179,10 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
 
 
 def _groupings(tables: Tables) -> dict[str, Grouping]:
-    answers = []
-    for example in tables.examples:
-        gold = example.answers or ()
-        size = len(gold[0].text.split()) if gold else 0
-        answers.append(bucket(size, ANSWER_LENGTHS) if gold else UNANSWERABLE)
+    answers = [
+        bucket(len(gold[0].split()), ANSWER_LENGTHS) if gold else UNANSWERABLE
+        for gold in tables.gold
+    ]
     lengths = [bucket(num_words(example), TEXT_LENGTHS) for example in tables.examples]
     groups: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         "answer length": (answers, [UNANSWERABLE, *buckets(ANSWER_LENGTHS)]),
@@ -238,7 +233,7 @@ ANSWERS = PredictionType(
             f"{part}_{name}": Metric(
                 partial(_question_counts, exact=exact, has_answer=has_answer),
                 mean,
-                _has_unanswerable,
+                lambda tables: not all(tables.gold),
             )
             for part, has_answer in (("hasans", True), ("noans", False))
             for name, exact in (("exact", True), ("f1", False))

@@ -8,10 +8,10 @@ missed.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from operator import attrgetter
 from typing import Any
 
@@ -167,7 +167,11 @@ def match_spans(gold: Collection[Span], predicted: Collection[Span]) -> list[_Pa
     equal = set(gold) & set(predicted)
     free_gold, free_predicted = set(gold) - equal, set(predicted) - equal
     pairs: list[_Pair] = [(span, span) for span in equal]
-    overlapping = _overlapping(free_gold, free_predicted) if free_gold and free_predicted else ()
+    overlapping = [
+        pair
+        for pair in product(free_gold, free_predicted)
+        if pair[0].start < pair[1].end and pair[1].start < pair[0].end
+    ]
     for one, other in sorted(overlapping, key=_closest_first):
         if one in free_gold and other in free_predicted:
             free_gold.remove(one)
@@ -176,19 +180,6 @@ def match_spans(gold: Collection[Span], predicted: Collection[Span]) -> list[_Pa
     pairs += [(span, None) for span in free_gold]
     pairs += [(None, span) for span in free_predicted]
     return sorted(pairs, key=lambda pair: (pair[0] or pair[1], pair[0] is None))
-
-
-def _overlapping(gold: Iterable[Span], predicted: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
-    gold = sorted(gold)
-    starts = [span.start for span in gold]
-    widest = max((span.end - span.start for span in gold), default=0)
-    for span in predicted:
-        # earlier gold spans end before this one starts: long documents have thousands of spans
-        for gold_span in gold[bisect_right(starts, span.start - widest) :]:
-            if gold_span.start >= span.end:
-                break
-            if gold_span.end > span.start:
-                yield gold_span, span
 
 
 def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, tuple[Span, Span]]:
