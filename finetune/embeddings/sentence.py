@@ -223,18 +223,11 @@ class SentenceTask(Task):
         return result, num_cut
 
     def _targets(self, sequences: FlatSequences) -> dict[str, Tensor]:
-        rows = sequences.targets or {}
+        rows, targets = sequences.targets or {}, super()._targets(sequences)
         if "token" in rows:  # of pairs for cmlm
-            targets = {
-                name: torch.from_numpy(rows[name].values.astype(np.int64))
-                for name in ("position", "token")
-            }
             return targets | {"number": torch.from_numpy(rows["position"].counts)}
-        label = torch.from_numpy(rows["label"].values.astype(np.float64))
-        return {
-            "identity": torch.from_numpy(rows["identity"].values.astype(np.int64)),
-            "label": label.long() if len(self.state.labels) else label.float(),
-        }
+        label = targets["label"]
+        return targets | {"label": label.long() if len(self.state.labels) else label.float()}
 
     # --- Model ------------------------------------------------------------------------------------
 
