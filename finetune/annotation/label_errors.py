@@ -200,8 +200,8 @@ def confident_joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray
 def file_and_line(where: str) -> tuple[str, int | None]:
     """Split ``file:line``; the line is None if there is none.
 
-    >>> file_and_line("a.jsonl:3")
-    ('a.jsonl', 3)
+    >>> file_and_line("a.parquet:row 3"), file_and_line("somewhere")
+    (('a.parquet', 3), ('somewhere', None))
     """
     match = re.fullmatch(r"(.*):(?:row |item )?(\d+)", where)
     return (match[1], int(match[2])) if match else (where, None)

@@ -89,20 +89,15 @@ def test_relations_end_inside_of_words(write):
 
 
 def test_discontinuous_annotations_are_enveloped_and_counted(write, tmp_path):
-    text = "breast and ovarian cancer,\nSan\nMarino"
-    data = write(
-        "a",
-        text,
-        "T1\tDisease 0 6;19 25\tbreast cancer\n"
-        "T2\tDisease 11 25\tovarian cancer\n"
-        "T3\tPlace 27 30;31 37\tSan Marino\n",
-    )
+    lines = [
+        "T1\tDisease 0 6;19 25\tbreast cancer",
+        "T2\tDisease 11 25\tovarian cancer",
+        "T3\tPlace 27 30;31 37\tSan Marino",
+    ]
+    data = write("a", "breast and ovarian cancer,\nSan\nMarino", "\n".join(lines))
     found = read_annotations(data)
-    assert found.rows[0].example.spans == (
-        Span(0, 4, "Disease"),
-        Span(2, 4, "Disease"),
-        Span(5, 7, "Place"),
-    )
+    spans = (Span(0, 4, "Disease"), Span(2, 4, "Disease"), Span(5, 7, "Place"))
+    assert found.rows[0].example.spans == spans
     assert found.notes == [
         "1 row with discontinuous spans: read from the first start to the last end (a)"
     ]

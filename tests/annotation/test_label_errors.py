@@ -10,7 +10,6 @@ import pytest
 from finetune.annotation.label_errors import (
     OutOfFold,
     confident_joint,
-    file_and_line,
     find_label_issues,
     read_folds,
 )
@@ -76,12 +75,6 @@ def test_labels_are_spelled_as_in_the_data(tmp_path: Path):
     (decisions,) = folds.decisions
     assert decisions.classes == [*names] and decisions.labels.tolist() == [0, 1]
     assert decisions.probabilities.tolist() == [[0.2, 0.8]] * 2
-
-
-def test_places():
-    assert file_and_line("x.parquet:row 7") == ("x.parquet", 7)
-    assert file_and_line("set[train]:12") == ("set[train]", 12)
-    assert file_and_line("somewhere") == ("somewhere", None)
 
 
 def test_noise_is_found_in_order_of_doubt_and_estimated():

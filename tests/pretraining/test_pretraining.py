@@ -138,13 +138,12 @@ def test_a_new_encoder(tmp_path: Path) -> None:
 def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Path) -> None:
     task, _ = fx.load(fx.config("classify", model=None, init_from=run))
     saved = MaskedLanguageModel.from_pretrained(str(run / "best"), new_head=False)
-    weights = task.model().encoder.model.state_dict()
-    for name, value in saved.encoder.model.state_dict().items():
-        torch.testing.assert_close(weights[name], value, rtol=0, atol=0)
     further, again = fx.load(config_of(model=None, init_from=str(run)))
     assert f"encoder and masked language model from {run}" in further.notes(again)
-    for name, value in further.model().state_dict().items():
-        torch.testing.assert_close(value, saved.state_dict()[name], rtol=0, atol=0)
+    for new, old in ((task.model().encoder.model, saved.encoder.model), (further.model(), saved)):
+        weights = new.state_dict()
+        for name, value in old.state_dict().items():
+            torch.testing.assert_close(weights[name], value, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
