@@ -53,7 +53,8 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
         if self.gold is not None:
             raise UserError(f"--data {data} holds the gold labels, too: leave out {self.gold}.")
         if not Path(data).is_file():
-            raise UserError(f"--data {data}: no such file: name one file with gold labels.")
+            problem = "is a folder" if Path(data).is_dir() else "does not exist"
+            raise UserError(f"--data {data} {problem}: name one file with gold labels.")
         from finetune.tasks import find_saved_model, saved_task
 
         with predicted(self.predictions, data, self) as predictions:

@@ -330,7 +330,8 @@ def test_a_finished_model_is_scored_on_other_data(workdir: Path, tmp_path: Path)
     assert json.loads(compared.out)["a"]["value"] == found["accuracy"]
     latex = run("compare", f"one={models[0]}", f"two={models[1]}", "--data", file, "--format=latex")
     assert "one - two" in latex.ok().out
-    run("score", workdir / "classify", "--data", tmp_path / "no").refused("no such file")
+    run("score", workdir / "classify", "--data", tmp_path / "no").refused("no does not exist")
+    run("score", workdir / "classify", "--data", tmp_path).refused("is a folder: name one file")
 
 
 def test_dry_run_trains_nothing(workdir: Path, tmp_path: Path):
