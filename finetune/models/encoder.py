@@ -248,8 +248,6 @@ class Encoder(nn.Module):
         embeddings) or ``"all"`` below the hidden states. A pooler and top layers stay trainable.
         """
         depths = {"none": -1, "embeddings": 0, "all": self.top_depth}
-        if what not in depths and not str(what).isdecimal():
-            raise UserError(f"freeze must be none, embeddings, all or a number, not {what!r}")
         depth = depths[what] if what in depths else int(what)
         if depth > self.top_depth or (depth == self.top_depth and what != "all"):
             raise UserError(f"cannot freeze {what} layers: the model has {self.top_depth - 1}")

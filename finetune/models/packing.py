@@ -109,13 +109,13 @@ class PackedLayout:
         ends, groups = torch.tensor(self.lengths).cumsum(0), []
         for members in divided:
             lengths = torch.tensor([self.lengths[member] for member in members])[:, None]
-            begin = ends[members][:, None] - lengths
-            offsets = torch.arange(round_up(int(lengths[-1]), TOKEN_MULTIPLE))
-            valid = offsets < lengths
-            key_mask = None if valid.all() else valid[:, None, None]
-            if key_mask is not None:
-                key_mask = to_device(key_mask, self.cu_seqlens.device)
-            groups.append(Group(torch.where(valid, begin + offsets, begin), valid, key_mask))
+            columns = torch.arange(round_up(int(lengths[-1]), TOKEN_MULTIPLE))
+            valid = columns < lengths
+            key_mask = None
+            if not valid.all():
+                key_mask = to_device(valid[:, None, None], self.cu_seqlens.device)
+            tokens = ends[members][:, None] - lengths + columns * valid
+            groups.append(Group(tokens, valid, key_mask))
         return tuple(groups)
 
     def all_padded(self) -> Group:

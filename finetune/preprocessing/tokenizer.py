@@ -167,11 +167,8 @@ class SubwordTokenizer(Subwords):
 
     def equals(self, other: SubwordTokenizer) -> bool:
         """Whether another tokenizer gives the same ids for the same texts."""
-        settings, other_settings = (
-            (t.backend.to_str(), t.uses_token_types, t.leading_space, t.placeholder)
-            for t in (self, other)
-        )
-        return settings == other_settings
+        same_fields = self.fields() == other.fields()
+        return same_fields and self.backend.to_str() == other.backend.to_str()
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the tokenizer into the folder of a model."""

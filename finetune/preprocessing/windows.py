@@ -8,7 +8,7 @@ from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from finetune.preprocessing.subwords import Subwords
-from finetune.types import TokenExample, TokenSequence, UserError
+from finetune.types import TokenExample, TokenSequence
 
 WINDOW_OVERLAP = 64
 """Number of tokens that neighboring windows of a long text share, unless it is half of them."""
@@ -31,11 +31,9 @@ def windows(subword_counts: Sequence[int], capacity: int, overlap: int) -> list[
     Neighboring windows share ``overlap`` subwords or slightly more, and fewer only if the next word
     would not fit otherwise. A shared word is a core word of the window in which it is further from
     the cut edge. A word longer than ``capacity`` gets a window alone and is not cut here. Windows
-    without core words are left out; a text without words has one empty window.
+    without core words are left out; a text without words has one empty window. ``overlap`` is less
+    than ``capacity``.
     """
-    if not 0 <= overlap < capacity:
-        legal = f"overlap must be 0 to {capacity - 1}" if capacity > 0 else "give them at least 1"
-        raise UserError(f"windows of {capacity} subwords cannot overlap by {overlap}: {legal}")
     if sum(subword_counts) <= capacity:
         return [Window(0, len(subword_counts), 0, len(subword_counts))]
     before = [0, *accumulate(subword_counts)]  # subwords before each word

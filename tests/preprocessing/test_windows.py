@@ -2,7 +2,6 @@
 
 from itertools import accumulate, pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,9 +68,3 @@ def test_windows_by_hand():
         Window(1, 2, 1, 2),
         Window(2, 4, 2, 4),
     ]
-
-
-@pytest.mark.parametrize(("capacity", "overlap"), [(0, 0), (-3, 0), (4, 4), (4, 9), (4, -1)])
-def test_windows_that_cannot_be(capacity, overlap):
-    with pytest.raises(ValueError, match=f"windows of {capacity} subwords cannot overlap by"):
-        windows([1, 2], capacity, overlap)
