@@ -41,23 +41,6 @@ def test_pieces_of_a_side():
 # How much of each side is read
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "spare", "most", "expected"),
-    [
-        ([1] * 9, [1] * 9, 7, 99, (4, 3)),
-        ([1] * 9, [1] * 9, 4, 3, (2, 2)),
-        ([1] * 9, [1], 8, 99, (7, 1)),
-        ([], [], 8, 99, (0, 0)),
-        ([2, 9], [9, 1], 6, 99, (1, 0)),
-        ([1, 5, 1], [1, 1, 1], 99, 3, (1, 3)),  # what lies behind a word too long is not read
-        ([5, 1], [4, 4], 9, 99, (1, 1)),  # the second word before finds no room
-        ([5, 1], [4, 4], 8, 99, (0, 2)),
-    ],
-)
-def test_filled_by_hand(before, after, spare, most, expected):
-    assert fill(before, after, spare, most) == expected
-
-
 PIECES = st.lists(st.integers(1, 6), max_size=12)
 
 

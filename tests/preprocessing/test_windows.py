@@ -50,21 +50,3 @@ def test_each_word_belongs_where_it_has_most_context(counts, capacity, share):
         for word in range(w.core_start, w.core_end):
             holding = [other for other in found if other.start <= word < other.end]
             assert context(word, w) == max(context(word, other) for other in holding)
-
-
-def test_windows_by_hand():
-    assert windows([1] * 10, 6, 2) == [Window(0, 6, 0, 5), Window(4, 10, 5, 10)]
-    assert windows([1] * 8, 4, 0) == [Window(0, 4, 0, 4), Window(4, 8, 4, 8)]
-    assert windows([], 4, 1) == [Window(0, 0, 0, 0)]
-    assert windows([0, 0], 4, 1) == [Window(0, 2, 0, 2)]
-    assert windows([3, 3, 5, 3], 8, 4) == [  # the word of 5 leaves room for 3 before it, not 4
-        Window(0, 2, 0, 2),
-        Window(1, 3, 2, 3),
-        Window(2, 4, 3, 4),
-    ]
-    assert windows([9], 4, 1) == [Window(0, 1, 0, 1)]
-    assert windows([1, 9, 0, 1], 4, 1) == [
-        Window(0, 1, 0, 1),
-        Window(1, 2, 1, 2),
-        Window(2, 4, 2, 4),
-    ]

@@ -12,19 +12,12 @@ import pytest
 import finetune
 from finetune.config.tasks import CONFIGS
 from finetune.tasks import load_task
-from finetune.types import LabelSet, UserError
 from tests import fixtures as fx
 
 
 @pytest.fixture(scope="module")
 def model() -> str:
     return str(fx.checkpoint())
-
-
-@pytest.mark.parametrize("labels", ["ab", [0, 1]])
-def test_labels_are_texts(labels: Any) -> None:
-    with pytest.raises(UserError, match="labels must be a list of texts"):
-        LabelSet(labels)
 
 
 def texts(names: list[str], used: list[str] | None = None, **more: str) -> datasets.Dataset:

@@ -158,19 +158,6 @@ def test_spaces_are_typed():
     assert space["epochs"] == CategoricalDistribution([2.0, 2.5])
 
 
-@pytest.mark.parametrize("text", ["", "a", "1:2:3", "2:1", "-1:1:log"])
-def test_a_space_that_is_not_one_is_refused(text: str):
-    with pytest.raises(UserError, match=f"--space lr={text}: .* Write NAME=A,B,C"):
-        parse_space("tag", {"lr": text})
-
-
-@pytest.mark.parametrize("item", ["lr=-1,1e-3", "lr=-1:1", "batch_size=0,8", "label_smoothing=1,0"])
-def test_a_value_that_no_trial_can_have_is_refused_before_the_first(item: str):
-    name, _, values = item.partition("=")
-    with pytest.raises(UserError, match=r"--space \w+=.*: --[a-z-]+ must be .*, not "):
-        parse_space("tag", {name: values})
-
-
 def test_several_processes_are_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -47,6 +47,8 @@ REFUSED = {
         "--space data=a,b": "--space data: not a setting",
         "--space lr": "Write NAME=A,B,C",
         "--space lr=1e-3:1e-5": "`low <= high` must hold",
+        "--space lr=1:2:3": "Write NAME=A,B,C",
+        "--space lr=-1,1e-3": "--lr must be above 0, not -1.0",
         "--space lr=0:1:log": "--lr must be above 0, not 0.0",
         "--space weight_decay=0:1:log": "`low > 0` must hold",
         "--space lr=1,2 lr=3,4": "names a setting twice",
