@@ -16,9 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from finetune.config.description import ECE_METRICS
-from finetune.evaluation.items import Tables
-from finetune.evaluation.metrics import ECE, NUM_BINS, bin_counts
+from finetune.evaluation.metrics import NUM_BINS, bin_counts
 from finetune.evaluation.temperature import log_probabilities, tempered
 from finetune.types import IGNORED, quantity
 
@@ -41,18 +39,13 @@ class Bin(NamedTuple):
 
 def reliability(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> list[Bin]:
     """Compute the reliability diagram of predictions: bins of equal width from 0 to 1."""
-    number, confidence, accuracy = bin_counts(confidences, correct)
+    ((number, confidence, accuracy),) = bin_counts(confidences, correct)
     divisor = np.maximum(number, 1)
     rows = zip(number, confidence / divisor, accuracy / divisor, strict=True)
     return [
         Bin(index / NUM_BINS, (index + 1) / NUM_BINS, int(count), *map(float, means))
         for index, (count, *means) in enumerate(rows)
     ]
-
-
-def calibration_scores(tables: Tables, before: Tables) -> dict[str, float]:
-    """Compute ``ece``, and ``ece_uncalibrated`` of predictions ``before`` temperature scaling."""
-    return dict(zip(ECE_METRICS, map(ECE["ece"].score, (tables, before)), strict=True))
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:

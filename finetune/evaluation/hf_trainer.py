@@ -45,9 +45,8 @@ def compute_metrics(
         if scheme == "IOB1":  # an I- without tags around it looks like IOB1
             scheme = "BIO"
     elif scheme is not None:
-        scores_of(
-            "tags", [names], [names], schemes=(scheme, None)
-        )  # raises for tags that are not in it
+        # raises for tags that are not in it
+        scores_of("tags", [names], [names], schemes=(scheme, None))
 
     def compute(evaluated: Any) -> dict[str, float]:
         predictions, gold, *_ = evaluated  # an EvalPrediction, or a pair of arrays

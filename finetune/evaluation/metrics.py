@@ -124,25 +124,24 @@ def weighted_ranks(values: npt.ArrayLike, weights: np.ndarray) -> np.ndarray:
 def confidence_counts(tables: Tables) -> np.ndarray:
     """Compute the ``bin_counts`` of the predictions of each example [N, 3, bins]."""
     items = tables.type.calibrated(tables)
-    counts = bin_counts(items.score, items.credit, groups=(items.example, len(tables)))
-    return np.moveaxis(counts.reshape(3, len(tables), NUM_BINS), 0, 1)
+    return bin_counts(items.score, items.credit, items.example, len(tables))
 
 
 def bin_counts(
     confidences: npt.ArrayLike,
     correct: npt.ArrayLike,
-    groups: tuple[npt.ArrayLike, int] = (0, 1),
+    group: npt.ArrayLike = 0,
+    num_groups: int = 1,
 ) -> np.ndarray:
-    """Count the predictions of each bin, and sum their confidence and correctness [3, bins].
+    """Count the predictions of each bin, and sum their confidence and correctness [G, 3, bins].
 
-    A bin includes its upper end, the first one also 0. ``groups`` are the group of each prediction
-    and their number G, for bins of each group: [3, G bins].
+    A bin includes its upper end, the first one also 0. Each ``group`` of predictions has its own.
     """
     index = np.ceil(np.asarray(confidences) * NUM_BINS - 1e-9).astype(int) - 1
-    index = np.clip(index, 0, NUM_BINS - 1) + np.asarray(groups[0]) * NUM_BINS
-    sides = np.ones(len(index)), confidences, correct
-    number = groups[1] * NUM_BINS
-    return np.stack([np.bincount(index, weights=side, minlength=number) for side in sides])
+    index = np.clip(index, 0, NUM_BINS - 1) + np.asarray(group) * NUM_BINS
+    sides, number = (np.ones(len(index)), confidences, correct), num_groups * NUM_BINS
+    counts = [np.bincount(index, weights=side, minlength=number) for side in sides]
+    return np.stack([count.reshape(num_groups, NUM_BINS) for count in counts], axis=1)
 
 
 # --- Values of sums -------------------------------------------------------------------------------

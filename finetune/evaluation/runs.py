@@ -71,12 +71,6 @@ class RunFolder:
         return replace(first, path=path, metrics=seeds.get("metrics") or {}, seeds=seeds)
 
     @property
-    def recipe(self) -> Mapping[str, Any] | None:
-        """The name and the path of the recipe of the run; None without one."""
-        recipe = self.seeds.get("recipe") or self.environment.get("recipe") or {}
-        return recipe if conforms([recipe.get("name"), recipe.get("path")], list[str]) else None
-
-    @property
     def is_run(self) -> bool:
         """True if the folder holds a run, finished or not, and not only a model."""
         return conforms(self.config.get("task"), Literal[*CONFIGS]) and conforms(
@@ -184,7 +178,6 @@ _SUMMARY: Mapping[str, Any] = {
     "degenerate": list[DegenerateRun] | None,
     "verdicts": list[dict[str, Any]] | None,
     "baselines": dict[str, dict[str, Any]] | None,
-    "recipe": dict[str, Any] | None,
     "ratio": float | None,
 }
 """The types of the values of ``seeds.json`` and ``folds.json``."""

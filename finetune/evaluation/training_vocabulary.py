@@ -10,7 +10,7 @@ from pathlib import Path
 
 from finetune.data.examples import Examples
 from finetune.data.json_files import read_object
-from finetune.data.tag_schemes import detect_scheme, tags_to_spans
+from finetune.data.tag_schemes import tags_to_spans
 from finetune.data.tokens import tags_and_scheme
 from finetune.runtime.files import replace_file
 from finetune.types import Example, SenseTarget, Span
@@ -39,11 +39,8 @@ class TrainingVocabulary:
         if not sentences.are_words:
             return cls({}, {})
         entity_types, word_tags = FormSets(), FormSets()
-        all_tags = {tag for tags in sentences.column("tags") for tag in tags or ()}
-        is_plain, scheme = bool(all_tags) and detect_scheme([[*all_tags]]) is None, None
-        both = sentences.columns("spans", "tags")
-        if all_tags and not is_plain and any(spans is None and tags for spans, tags in both):
-            _, scheme = tags_and_scheme(sentences)
+        all_tags, scheme = tags_and_scheme(sentences)
+        is_plain = bool(all_tags) and scheme is None
         for words, spans, tags in sentences.columns("words", "spans", "tags"):
             if spans is None and tags and scheme is not None:
                 spans = tags_to_spans(tags, scheme)

@@ -54,12 +54,9 @@ class RunOutcome:
     @property
     def warnings(self) -> list[str]:
         """What to do about a degenerate run; empty for others."""
-        if not self.degenerate:
-            return []
         reasons = "; ".join(self.degenerate)
-        return [
-            f"this run is degenerate: {reasons}. Train longer (--epochs), or with another --lr."
-        ]
+        advice = "Train longer (--epochs), or with another --lr."
+        return [f"this run is degenerate: {reasons}. {advice}"] if reasons else []
 
 
 def write_environment(

@@ -76,21 +76,17 @@ def write_report(
     return out, [f"{model.folder}: {line}" for model in models for line in model.problems]
 
 
-def write_run_report(folder: Path) -> ModelRuns:
-    """Write the report and the model card of a finished run, or the report of a seeds folder."""
-    model = load_runs(folder, None)
-    _write_page([model], folder / REPORT_FILE, MOST_EXAMPLES, None)
-    _write_card(model)
-    return model
-
-
 def report_run(folder: Path) -> list[str]:
     """Write the report and the model card of a finished run, and sum up the run in lines.
 
-    If that fails, a warning says why: the run itself is finished.
+    Of a folder of seeds, it is their report. If that fails, a warning says why: the run itself is
+    finished.
     """
     try:
-        return summary_lines(write_run_report(folder))
+        model = load_runs(folder, None)
+        _write_page([model], folder / REPORT_FILE, MOST_EXAMPLES, None)
+        _write_card(model)
+        return summary_lines(model)
     except Exception as error:  # a bug writes its traceback to a file
         problem, _ = error_line(error)
         text = (
@@ -164,18 +160,16 @@ def _errors(evaluated: NamedEvaluations, most: int, explain: Mapping[str, Any]) 
     of_runs = [error_examples(name, run, per_run, explain[name]) for name, run in evaluated]
     examples = [example for some, _ in of_runs for example in some]
     values = {
-        "run": ("Run", [e["run"] for e in examples] if len(evaluated) > 1 else []),
-        "category": ("Category", [name for e in examples for name in e["categories"]]),
-        "label": ("Label", [label for e in examples for label in e["labels"]]),
+        "run": [e["run"] for e in examples] if len(evaluated) > 1 else [],
+        "category": [name for e in examples for name in e["categories"]],
+        "label": [label for e in examples for label in e["labels"]],
     }
     errors = {
         "examples": examples,
         "total": sum(number for _, number in of_runs),
         "per_run": per_run,
         "sized": all(run.run.items.has_sizes for _, run in evaluated),
-        "filters": {
-            key: (name, Counter(listed).most_common()) for key, (name, listed) in values.items()
-        },
+        "filters": {name: Counter(listed).most_common() for name, listed in values.items()},
     }
     html = markup("report.html", "error_list", errors, len(evaluated) > 1)
     return Section("Error analysis", html=html)

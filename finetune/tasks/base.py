@@ -16,11 +16,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 
-from finetune.config.description import TaskDescription
+from finetune.config.description import ECE_METRICS, TaskDescription
 from finetune.data import Dataset
 from finetune.data.preparation import read_examples
-from finetune.evaluation.calibration import calibration_scores
-from finetune.evaluation.metrics import score
+from finetune.evaluation.metrics import ECE, score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.models.warm_start import ReusableHead, WarmStart
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, whole
@@ -228,8 +227,8 @@ class Task(ABC):
         if self.state.temperature is None:
             return score(tables)
         uncalibrated = [prediction.without_temperature() for prediction in predicted]
-        before = type.tables_of(gold, uncalibrated, **fields)
-        return score(tables) | calibration_scores(tables, before)
+        both = tables, type.tables_of(gold, uncalibrated, **fields)
+        return score(tables) | dict(zip(ECE_METRICS, map(ECE["ece"].score, both), strict=True))
 
     @property
     def calibrated(self) -> bool:

@@ -171,7 +171,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def fail_with(error: Exception) -> str:
-        monkeypatch.setattr(html, "write_run_report", mock.Mock(side_effect=error))
+        monkeypatch.setattr(html, "load_runs", mock.Mock(side_effect=error))
         html.report_run(Path("a run"))
         return capsys.readouterr().err
 
@@ -181,7 +181,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
     )
     start, _, file = bug.removesuffix("; please report\n").partition("; traceback in ")
     assert start.endswith("\ninternal error: KeyError: 'x'")
-    assert "write_run_report" in Path(file).read_text("utf-8")
+    assert "load_runs" in Path(file).read_text("utf-8")
     Path(file).unlink()
 
 

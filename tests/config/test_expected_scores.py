@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from finetune.config.description import HIERARCHY, PROBLEMS
+from finetune.config.description import ECE_METRICS, HIERARCHY, PROBLEMS
 from finetune.config.expected_scores import SCORED_SPLITS, Expected, metrics_of, read_expected
 from finetune.config.metric_properties import METRIC_PROPERTIES
 from finetune.evaluation import hierarchy
-from finetune.evaluation.calibration import calibration_scores
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES, scores_of
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
@@ -39,17 +38,16 @@ def test_the_names_are_those_of_the_metrics():
     voted = [TextExample(0, "x", None, "a", votes=(("a", 2), ("b", 1)))]
     answer = [TextPrediction(0, "a", 0.9, {"a": 0.9, "b": 0.1})]
     tables = TYPES["label"].tables_of(voted, answer, labels=["a", "b"])
-    calibration = calibration_scores(tables, tables)
-    single = {**score(tables), **calibration}
-    assert {*PROBLEMS["single"]} == {*metrics_of("nli")} == {*single}
-    multi = {**scores_of("labels", [["a"]], [["a"]], labels=["a"]), **calibration}
+    single = {*score(tables), *ECE_METRICS}
+    assert {*PROBLEMS["single"]} == {*metrics_of("nli")} == single
+    multi = {**scores_of("labels", [["a"]], [["a"]], labels=["a"]), **dict.fromkeys(ECE_METRICS)}
     assert {*PROBLEMS["multi"]} == {*multi}
     assert {*PROBLEMS["regression"]} == {*scores_of("number", [1.0, 2.0], [1.0, 2.0])}
     assert {*metrics_of("classify")} == {*itertools.chain(*PROBLEMS.values()), *HIERARCHY}
     assert {*HIERARCHY} == {*hierarchy.METRICS}
     tags = scores_of("tags", [["B-X"]], [["O"]], schemes=("BIO", "BIO"))
     tags |= scores_of("tags", [["X"]], [["Y"]])
-    assert {*metrics_of("tag")} == {*tags, *calibration}
+    assert {*metrics_of("tag")} == {*tags, *ECE_METRICS}
     nested = [[Span(0, 3, "X"), Span(1, 2, "Y")]]
     spans = {name.partition(":")[0] for name in scores_of("spans", nested, nested)}
     assert {*metrics_of("ner")} == {*spans, "span_f1_uncalibrated"}

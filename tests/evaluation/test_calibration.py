@@ -21,7 +21,7 @@ from finetune.evaluation.calibration import (
 
 
 def calibration_error(confidences, correct):
-    return float(metrics.calibration_error(metrics.bin_counts(confidences, correct)))
+    return metrics.calibration_error(metrics.bin_counts(confidences, correct)).item()
 
 
 def test_error_by_hand():

@@ -14,7 +14,6 @@ from scipy.stats import binomtest
 from finetune.evaluation.custom_metrics import CustomMetric
 from finetune.evaluation.decisions import Decisions, SetRule, sets
 from finetune.evaluation.decisions.abstaining import (
-    above,
     answers_of,
     at_confidence,
     at_coverage,
@@ -132,7 +131,7 @@ def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
 def test_a_threshold_keeps_the_risk_and_gives_no_fewer_answers_than_it_must() -> None:
     found = answers_of(labeled(4000, sharp=3.0))
     chosen = at_risk(found, 0.1)
-    given = above(found, chosen.confidence)
+    given = found.take(found.score >= chosen.confidence)
     assert chosen.risk == at_confidence(given, 0.0).risk <= chosen.bound <= 0.1
     lower = np.sort(found.score)[-len(given) - 60]  # the next thresholds do not
     assert at_confidence(found, lower).bound > 0.1

@@ -19,7 +19,7 @@ from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.evaluation.error_analysis import analyze
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.masked_lm import MaskedLanguageModel
-from finetune.reporting.html import write_run_report
+from finetune.reporting.html import report_run
 from finetune.tasks import load_task
 from finetune.types import UserError
 from tests import fixtures as fx
@@ -64,7 +64,7 @@ def test_analysis_comparison_and_report(run: Path) -> None:
     compared = compare_systems(str(run), str(run), options=ComparisonOptions(metric="mlm_loss"))
     assert compared.result.difference.value == 0
     (run / "environment.json").write_text("{}")
-    write_run_report(run)
+    assert report_run(run)
     card = (run / "best" / "README.md").read_text("utf-8")
     assert "pipeline_tag: fill-mask" in card and "[MASK]" in card
 

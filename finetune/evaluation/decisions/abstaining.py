@@ -41,11 +41,6 @@ def answers_of(tables: Tables) -> Items:
     return replace(items, credit=items.credit > 0, columns=columns)
 
 
-def above(answers: Items, confidence: float) -> Items:
-    """Take the answers above a threshold."""
-    return answers.take(answers.score >= confidence)
-
-
 def num_independent(answers: Items) -> float:
     """The number of independent answers: that of the clusters, if all are equally large (Kish
     1965). Answers of one cluster depend on each other, by an amount that few clusters hide."""
@@ -79,7 +74,7 @@ def at_confidence(answers: Items, confidence: float) -> Chosen:
 
     The bound is that of the number of independent answers.
     """
-    kept = above(answers, confidence)
+    kept = answers.take(answers.score >= confidence)
     risk, number = float(1 - kept.credit.mean()) if len(kept) else 0.0, num_independent(kept)
     bound = upper_bound(risk * number, number)
     return Chosen(confidence, len(kept) / len(answers), risk, bound)
@@ -111,7 +106,7 @@ def at_risk(answers: Items, risk: float) -> Chosen:
             f"{number}: a risk of {risk:g} needs {fewest_for_risk(risk):,} answers or more: add "
             "validation data, or give a higher --risk."
         )
-    confident = above(answers, tested.confidence)
+    confident = answers.take(answers.score >= tested.confidence)
     raise UserError(
         f"no confidence is safe: of the {len(confident):,} most confident answers "
         f"{int((~confident.credit).sum()):,} are wrong, so their risk may be {tested.bound:.3f}, "
@@ -128,7 +123,7 @@ def _tested(answers: Items, fewest: int) -> Iterator[float]:
     levels = np.sort(answers.score)[::-1]
     steps = np.unique(np.linspace(first, number, MOST_STEPS).round().astype(int))
     for threshold in dict.fromkeys(levels[steps - 1].tolist()):
-        if num_independent(above(answers, threshold)) >= first:
+        if num_independent(answers.take(answers.score >= threshold)) >= first:
             yield threshold
 
 
@@ -173,10 +168,9 @@ def abstained_note(tables: Tables) -> str:
     if not tables.type.wording.confidence:  # without probabilities, no model abstains
         return ""
     left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
-    left_out = [None if answers == [] else answers for answers in left_out]
     if parts := sum(len(answers) for answers in left_out if isinstance(answers, list)):
         return f"abstained from {quantity(parts, 'answer')}, which count as missing"
-    abstained = np.array([answer is not None for answer in left_out], bool)
+    abstained = np.array([answers not in (None, []) for answers in left_out], bool)
     if not abstained.any():
         return ""
     note = f"abstained on {int(abstained.sum()):,} of {len(left_out):,}"

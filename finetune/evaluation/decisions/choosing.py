@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from finetune.config.options import Help
@@ -22,8 +22,6 @@ from finetune.types import UserError
 
 _LEAST = 1e-6
 """The least share of a goal, whose data a disk may hold."""
-_GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "ood", "costs")
-"""The goals; a call has one of them."""
 _REPLACED = {"thresholds", "confidence", "costs"}
 """The rules that decide the answers of a model: a new one replaces the others."""
 
@@ -48,8 +46,9 @@ class DecisionGoal(Goal):
 
     @property
     def goals(self) -> list[str]:
-        """The options of the goals that are given."""
-        return [flag(name) for name in _GOALS if getattr(self, name) is not None]
+        """The options of the goals that are given; a call has one of them."""
+        names = [field.name for field in fields(DecisionGoal)]
+        return [flag(name) for name in names if getattr(self, name) is not None]
 
     def check(self) -> None:
         """Raise UserError for several goals, and for values that are not legal."""
@@ -113,11 +112,10 @@ def fields_with(
     Returns:
         The fields of the task's state that change.
     """
-    chosen = {} if choice is None else choice.fields
+    chosen = {} if choice is None else dict(choice.fields)
     is_replaced = choice is None or bool(_REPLACED & chosen.keys())
-    fields: dict[str, Any] = {"thresholds": {}} if has_thresholds and is_replaced else {}
     removed = decisions.keys() if choice is None else _REPLACED if is_replaced else ()
-    fields["decisions"] = {name: v for name, v in decisions.items() if name not in removed}
-    for name, value in chosen.items():
-        (fields if name == "thresholds" else fields["decisions"])[name] = value
-    return fields
+    kept = {name: value for name, value in decisions.items() if name not in removed}
+    thresholds = chosen.pop("thresholds", {})
+    changed = {"thresholds": thresholds} if has_thresholds and is_replaced else {}
+    return {**changed, "decisions": kept | chosen}

@@ -37,19 +37,16 @@ def read_costs(path: str) -> Costs:
         if not isinstance(gold, str) or gold in costs:
             problem = f"{gold!r:.60} is not one row of costs" if gold else "there is no gold label"
             raise DataError(f"--costs {row.where}: {problem}: {_LEGAL}.")
-        costs[gold] = {name: _cost(row.where, gold, v) for name, v in values.items()}
+        costs[gold] = {}
+        for name, value in values.items():
+            try:
+                costs[gold][name] = float(value)
+            except (TypeError, ValueError, OverflowError):
+                problem = f"{value!r:.60} for gold {gold!r} is not a number"
+                raise DataError(f"--costs {row.where}: {problem}: {_LEGAL}.") from None
     if not costs:
         raise DataError(f"--costs {path}: there are no costs in it: {_LEGAL}.")
     return costs
-
-
-def _cost(where: str, gold: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise DataError(
-            f"--costs {where}: {value!r:.60} for gold {gold!r} is not a number: {_LEGAL}."
-        ) from None
 
 
 def check_costs(costs: Costs, labels: Sequence[str], type: PredictionType) -> None:

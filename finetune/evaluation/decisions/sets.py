@@ -52,11 +52,8 @@ def _gold_classes(tables: Tables) -> list[tuple[Mapping[Any, float], Any]]:
         raise UserError(
             "--sets: prediction sets are for predictions of one class: labels of texts and choices."
         )
-    classes = []
-    for prediction, gold in zip(tables.predictions, tables.gold, strict=True):
-        probabilities = prediction.class_probabilities
-        if gold in probabilities:
-            classes.append((probabilities, gold))
+    rows = [prediction.class_probabilities for prediction in tables.predictions]
+    classes = [pair for pair in zip(rows, tables.gold, strict=True) if pair[1] in pair[0]]
     if not classes:
         raise UserError(
             "--sets: these predictions have no probabilities of all classes (`scores`)."
@@ -68,11 +65,10 @@ def table_of_sets(tables: Tables, rule: SetRule) -> TableRows:
     """Tabulate the coverage and the mean size of sets, over all texts and by gold class."""
     gold = _gold_classes(tables)
     groups: dict[str, list[tuple[bool, int]]] = {ALL: []}
-    groups |= {name: [] for name in sorted(str(name) for _, name in gold)}
-    for probabilities, name in gold:
+    for probabilities, name in sorted(gold, key=lambda pair: str(pair[1])):
         members = rule.members(probabilities)
         for group in (ALL, str(name)):
-            groups[group].append((name in members, len(members)))
+            groups.setdefault(group, []).append((name in members, len(members)))
     rows = []
     for group, counts in groups.items():
         coverage, size = np.mean(counts, axis=0).tolist()

@@ -207,19 +207,17 @@ def _groupings(tables: Tables) -> dict[str, Grouping]:
 
 
 def _sides(tables: Tables, index: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    gold, predicted = tables.gold[index], tables.predicted[index]
-    answer, gold_side, predicted_side = tables.predictions[index].answer, None, None
-    if gold:
-        nearest = max(range(len(gold)), key=lambda number: word_f1([gold[number]], predicted))
-        start, text = tables.examples[index].answers[nearest]
-        end = None if start is None else start + len(text)
-        gold_side = _side(start, end, text)
-    if answer:
-        predicted_side = _side(answer.start, answer.end, predicted)
-    return gold_side, predicted_side
+    answer, predicted = tables.predictions[index].answer, tables.predicted[index]
+    nearest = max(
+        tables.examples[index].answers,
+        key=lambda gold: word_f1([gold.text], predicted),
+        default=None,
+    )
+    return nearest and _side(*nearest), answer and _side(answer.start, predicted)
 
 
-def _side(start: int | None, end: int | None, text: str) -> dict[str, Any]:
+def _side(start: int | None, text: str) -> dict[str, Any]:
+    end = None if start is None else start + len(text)
     return {"start": start, "end": end, "label": ANSWERABLE, "text": text}
 
 

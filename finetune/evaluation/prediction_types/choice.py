@@ -38,11 +38,6 @@ def _sides(tables: Tables, item: int) -> tuple[str, str]:
     return choice_text(example, tables.gold[item]), choice_text(example, tables.predicted[item])
 
 
-def _with_items(tables: Tables) -> Tables:
-    category = np.full(len(tables), "wrong choice", object)
-    return replace(tables, items=decided_items(tables, category=category))
-
-
 def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> ChoiceQuestion:
     example, gold = text_of_row(index, where, row), row["gold"]
     choices = tuple(row.get("choices", ()))
@@ -84,7 +79,9 @@ CHOICE = PredictionType(
     default="accuracy",
     gold=attrgetter("label"),
     parse=_parse,
-    tables=_with_items,
+    tables=lambda tables: replace(
+        tables, items=decided_items(tables, category=np.full(len(tables), "wrong choice", object))
+    ),
     read_gold=partial(CHOICES.stream, gold=True),
     gold_of_row=_question_of_row,
     groupings=lambda tables: {"text length": by_length(tables, "questions")},
