@@ -64,9 +64,7 @@ def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any
         raise UserError(f"finetune {name}: {what} {first!r:.60}{end} See finetune {name} --help.")
     missing = [option for option in options if option.required and option.field not in values]
     if missing:
-        listed = ", ".join(
-            option.metavar if option.positional else option.name for option in missing
-        )
+        listed = ", ".join(option.spelling for option in missing)
         raise UserError(f"finetune {name}: missing {listed}: see finetune {name} --help.")
     return values
 

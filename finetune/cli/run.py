@@ -76,7 +76,7 @@ class RunCommand(RunOptions, Command):
     trains all its recipes (`finetune run glue --help`), a file with `task: multitask` several tasks
     on one encoder. Without RECIPE, the recipes and suites of the folder `recipes`, or the packaged
     ones, are listed with the scores that they expect."""
-    only: str | None = None
+    only: Annotated[str | None, Help("TEXT")] = None
     """List only recipes with this text in their name, task, model or data."""
 
     def run(self) -> None:
@@ -106,7 +106,7 @@ class MultitaskOptions(Command):
 
     recipe: Annotated[str, argument("RECIPE")]
     """Recipe file with `task: multitask`, and the settings of each task below `tasks`."""
-    out: str | None = None
+    out: Annotated[str | None, Help("FOLDER")] = None
     """Folder for the run folders of the tasks; default: `runs/RECIPE-seedN`."""
     alpha: float | None = None
     """Exponent of task sampling: a task is trained in proportion to size^alpha of its training
@@ -152,6 +152,8 @@ class MultitaskOptions(Command):
             runs = api.train_multitask(recipe, out, command=command, reporter=reporter)
         for name, run in runs.items():
             show_run(run, f"{name}, in {run.folder}:", "this run")
+        if runs:
+            show(f"Everything is in {out}, with a run folder for each task.")
 
 
 def list_recipes(only: str | None = None) -> None:

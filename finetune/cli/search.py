@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import resumable, show_run
-from finetune.config.options import argument
+from finetune.config.options import Help, argument
 from finetune.config.tasks import TrainConfig
 from finetune.types import UserError, quantity
 
@@ -25,7 +25,7 @@ class SearchCommand(FormatOption, Command):
 
     task: Annotated[str, argument("TASK")]
     """The task; all options of `finetune TASK` apply too (`finetune TASK --help`)."""
-    space: tuple[str, ...] = ()
+    space: Annotated[tuple[str, ...], Help("SETTING=VALUES …")] = ()
     """Values to try, such as `lr=1e-5:5e-4:log`, `warmup=0:0.3`, `batch_size=8,16,32` or
     `tuning=full,lora`. Default: the learning rate (a fifth to five times the default), the batch
     size, the warm-up and the weight decay, except those that are set by options."""

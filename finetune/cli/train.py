@@ -360,12 +360,11 @@ def dry_run(name: str, config: TrainConfig) -> None:
     for line in encoded.notes:
         show(f"train: {line}")
     show(
-        f"{quantity(plan.num_steps, 'step')} of {quantity(plan.batch_size, 'example')}, "
-        f"{plan.steps_per_epoch:,} an "
-        f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
-        f"checkpoint every {plan.save_every:,}"
+        f"{quantity(plan.num_steps, 'step')} of up to {quantity(plan.batch_size, 'example')}, "
+        f"{plan.steps_per_epoch:,} per epoch, {plan.warmup_steps:,} of warm-up; evaluation every "
+        f"{quantity(plan.eval_every, 'step')}, checkpoint every {plan.save_every:,}"
     )
     defaults = settings(type(config)())
     changed = {n: getattr(config, n) for n, v in settings(config).items() if v != defaults[n]}
     show("settings: " + (", ".join(written(n, v) for n, v in changed.items()) or "the defaults"))
-    show(f"(all others have their defaults: finetune {name} --help lists them)")
+    show(f"(all others have their defaults: finetune {name} --help-all lists them)")

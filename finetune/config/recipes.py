@@ -324,10 +324,11 @@ def open_recipe(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., s
     if not path.is_file():
         if inside := sorted(log.parent for log in path.glob("*/log.jsonl")):
             raise UserError(f"{path}: holds several runs: name one of them, such as {inside[0]}.")
-        hint = did_you_mean(
-            path.stem, (file.stem for file in packaged_path("recipes").rglob("*.yaml"))
-        )
-        raise UserError(f"{path}: no such recipe file.{hint} `finetune run` lists the recipes.")
+        names = [file.stem for file in packaged_path("recipes").rglob("*.yaml")]
+        hint, listing = did_you_mean(path.stem, names), "`finetune run` lists the recipes"
+        if any(path.stem in name for name in names):
+            listing = f"`finetune run --only {path.stem}` lists those with this text"
+        raise UserError(f"{path}: no such recipe file.{hint} {listing}.")
     content, lines = _read(path)
 
     def where(*keys: Any) -> str:

@@ -60,6 +60,9 @@ OTHER_NAMES = {
     "eval_steps": "eval_every",
     "save_steps": "save_every",
     "metric_for_best_model": "metric",
+    "label_smoothing_factor": "label_smoothing",
+    "dataset_name": "data",
+    "max_train_samples": "limit",
     "report_to": "track",
 }
 """Settings by their names in the training scripts of transformers."""
@@ -73,6 +76,11 @@ ADVICE = {
     "validation_file": "write --data train=FILE,validation=FILE",
     "eval_strategy": "a run evaluates after each epoch, or with --eval-every N after N steps",
     "evaluation_strategy": "a run evaluates after each epoch, or with --eval-every N after N steps",
+    "logging_steps": "leave it out: a run logs by time",
+    "save_total_limit": "leave it out: a run keeps the best model and the last checkpoint",
+    "overwrite_output_dir": "name a new --out, or continue the run in it with --resume",
+    "lr_scheduler_type": "leave it out: the learning rate falls linearly after --warmup",
+    "test_file": "write --data train=FILE,test=FILE",
     "load_best_model_at_end": "leave it out: a run keeps the best model",
     "train_dataset": "give the data, or a dict of them by split",
     "eval_dataset": "give data={'train': …, 'validation': …}",

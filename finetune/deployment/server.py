@@ -133,8 +133,8 @@ class ServedModel:
         if not legal or not values.keys() <= {*reader.input_keys}:
             keys = (" or " if "words" in reader.input_keys else ", ").join(reader.input_keys)
             raise UserError(
-                f"{where}: {', '.join(values) or 'nothing'}: this model reads {keys}, and perhaps "
-                "an id; several examples are a list, examples."
+                f"{where} has {', '.join(values) or 'nothing'}: this model reads {keys} and an "
+                'optional id; send several examples as {"examples": [...]}.'
             )
         fields: list[Any] = list(values.values())
         inputs = values if is_row else fields[0] if len(fields) == 1 else fields

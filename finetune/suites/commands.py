@@ -43,7 +43,7 @@ class SuiteRun(FormatOption, TrainingCommand):
     """Train N runs of each recipe, with consecutive seeds from --seed. Finished runs are kept."""
     seed: int | None = None
     """Seed of the first run of each recipe."""
-    only: str | None = None
+    only: Annotated[str | None, Help("NAME,…")] = None
     """Run only these data sets (names separated by commas), and those whose models they start
     from."""
     data: Annotated[tuple[str, ...], Help("NAME=DATA …", group="data", common=True)] = ()
