@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import io
 import json
 import re
 import shlex
@@ -239,24 +238,6 @@ def test_gold_that_is_kept_is_no_prediction(task: str, column: str, tmp_path: Pa
     assert column in read_jsonl(out)[0] and run("score", out, gold).ok().out == scores
     if column == "gold":
         assert run("score", out).ok().out == scores
-
-
-def test_tables_of_runs(workdir: Path):
-    folder, metrics = (
-        workdir / "classify",
-        json.loads((workdir / "classify/metrics.json").read_text()),
-    )
-    table = list(csv.DictReader(io.StringIO(run("score", folder, "--format", "csv").out)))
-    found = {(row["split"], row["metric"]): float(row["value"]) for row in table}
-    assert found == {(s, name): v for s, each in metrics.items() for name, v in each.items()}
-    whole = run("report", folder, "--format", "csv")
-    assert whole.err == "" and whole.out.startswith("metric,value")
-    same = run("compare", folder, folder, "--resamples", "50", "--format", "csv")
-    rows = list(csv.DictReader(io.StringIO(same.out)))
-    assert (
-        float(rows[0]["score"]) == metrics["test"]["accuracy"]
-        and rows[2]["system"] == f"{folder} - {folder}"
-    )
 
 
 def test_labels_of_texts_to_predict_are_not_looked_at(workdir: Path, tmp_path: Path):

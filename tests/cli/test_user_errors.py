@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ import torch
 
 from tests import fixtures as fx
 from tests.command import Outcome, run
-from tests.covering import few
 from tests.small_data import write_jsonl
 from tests.training.stopping import interrupt_in_step
 
@@ -250,34 +248,6 @@ def test_loss_that_is_no_number(workdir: Path, tmp_path: Path):
         if (tmp_path / "run" / name).exists():
             assert run("predict", tmp_path / "run" / name, "--text", "a").code == 0
     assert not list((tmp_path / "run").glob("*.new"))
-
-
-@pytest.mark.parametrize("when", few([1, 3], 3))
-def test_full_disk(when: int, workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The n-th model file to be written finds no room: best at 1, last at 2, best again at 3."""
-    import transformers.modeling_utils
-
-    real, calls = transformers.modeling_utils.safe_save_file, []
-
-    def save_file(tensors, path, *rest, **settings):
-        calls.append(path)
-        if len(calls) == when:
-            Path(path).write_bytes(b"half of it")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return real(tensors, path, *rest, **settings)
-
-    monkeypatch.setattr(transformers.modeling_utils, "safe_save_file", save_file)
-    # a steep rate, so that the second evaluation is better than the first
-    flags = ("--steps", "12", "--eval-every", "6", "--lr", "1e-2", "--out", tmp_path / "run")
-    outcome = train("classify", workdir / "bert", workdir / "sentiment", *flags)
-    outcome.refused("No space left", "The previous version is intact", "--resume")
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert not any(name.endswith((".new", ".old")) for name in names - {"random.new"})
-    assert ("best" in names) == (when > 1) and ("last" in names) == (when > 2)
-    for name in {"best", "last"} & names:
-        assert run("predict", tmp_path / "run" / name, "--text", "a").code == 0
-    monkeypatch.undo()
-    assert train("classify", workdir / "bert", workdir / "sentiment", *flags, "--resume").code == 0
 
 
 def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
