@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import resumable, show_run
-from finetune.config.options import COMMON, DATA, Help, argument
-from finetune.config.tasks import Resume, TrainConfig
+from finetune.config.options import COMMON, DATA, argument
+from finetune.config.tasks import OutputSettings, TrainConfig
 
 if TYPE_CHECKING:
     from finetune.api import DistilledRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distill(FormatOption, Command):
+class Distill(OutputSettings, FormatOption, Command):
     """Train a small student on the predictions of a trained model, its teacher.
 
     Examples:
@@ -48,8 +48,6 @@ class Distill(FormatOption, Command):
     """
     data: Annotated[str | None, DATA] = None
     """Labeled data; default: the data of the teacher."""
-    out: Annotated[str | None, Help("FOLDER", "output", common=True)] = None
-    """Run folder of the student; default: a new folder in `runs/`."""
     limit: Annotated[int | None, DATA] = None
     """Train on the first N labeled examples; default: as many as the teacher."""
     epochs: Annotated[float | None, COMMON] = None
@@ -65,13 +63,8 @@ class Distill(FormatOption, Command):
     """Seed of initial weights, data order and dropout."""
     eval_every: int | None = None
     """Steps between evaluations on the validation split; default: one epoch."""
-    save_every: int | None = None
-    """Steps between checkpoints; default: one at each evaluation."""
     max_tokens: int | None = None
     """Tokens per forward pass: affects memory and speed, never results."""
-    resume: Annotated[Resume, Help("[auto]", "output", common=True)] = False
-    """Continue the run in --out from its last checkpoint; `auto` starts a new run if there is
-    none."""
 
     trains = True
 

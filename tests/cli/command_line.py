@@ -12,23 +12,27 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from finetune.cli.help import options_of
 from finetune.cli.main import COMMANDS, command_class
+from finetune.config.tasks import CONFIGS
 from finetune.registry import LISTS, imported
 
 FILE = Path(__file__).with_suffix(".txt")
 
 
 def command_line() -> str:
-    """Return the name, type and default of the options of each command."""
-    blocks = [
-        "\n".join([f"finetune {name}", *(f"    {line}" for line in _options(command_class(name)))])
-        for name in COMMANDS
-    ]
-    for key, lists in LISTS.items():
-        cls = imported(lists.command)
-        blocks.append(
-            "\n".join([f"finetune run ({key})", *(f"    {each}" for each in _options(cls))])
-        )
-    return "\n\n".join(blocks) + "\n"
+    """Return the name, type and default of the options of each command; of all tasks, once."""
+    options = {f"finetune {name}": [*_options(command_class(name))] for name in COMMANDS}
+    options |= {
+        f"finetune run ({key})": [*_options(imported(lists.command))]
+        for key, lists in LISTS.items()
+    }
+    tasks = [f"finetune {name}" for name in CONFIGS]
+    shared = [line for line in options[tasks[0]] if all(line in options[task] for task in tasks)]
+    for task in tasks:
+        options[task] = [line for line in options[task] if line not in shared]
+    blocks = {"finetune TASK (all tasks)": shared, **options}
+    return "\n".join(
+        f"{name}\n" + "".join(f"    {o}\n" for o in own) for name, own in blocks.items()
+    )
 
 
 def _options(cls: type[Any]) -> Iterator[str]:
