@@ -28,19 +28,11 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe(workdir: Path, task: str, rows: list[dict]) -> Path:
     write_jsonl(workdir / task / "train.jsonl", rows)
-    lines = [
-        f"task: {task}",
-        "description: planted",
-        f"model: {workdir / 'bert'}",
-        f"data: {workdir / task}",
-        EPOCHS,
-        "batch_size: 8",
-        "lr: 2e-3",
-        "precision: fp32",
-        "max_length: 40",
-    ]
     path = workdir / f"{task}.yaml"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text(
+        f"task: {task}\nmodel: {workdir / 'bert'}\ndata: {workdir / task}\n{EPOCHS}\n"
+        "batch_size: 8\nlr: 2e-3\nprecision: fp32\nmax_length: 40\n"
+    )
     return path
 
 

@@ -161,15 +161,3 @@ def test_an_unset_model_is_the_default_or_that_of_the_run_to_start_from():
     assert NliConfig().model == DEFAULT_MODEL
     assert NliConfig(init_from="runs/x").model is None
     assert NliConfig(init_from="runs/x", model="m").model == "m"
-
-
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=lambda config: config.__name__)
-def test_class_variables_name_their_type(config: type[TrainConfig]):
-    """A bare ``ClassVar`` says no type."""
-    hints = [
-        str(hint).removeprefix("typing.")
-        for cls in config.__mro__
-        for hint in vars(cls).get("__annotations__", {}).values()
-    ]
-    assert any(hint.startswith("ClassVar[") for hint in hints)
-    assert "ClassVar" not in hints

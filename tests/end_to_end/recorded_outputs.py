@@ -314,21 +314,5 @@ def record(only: str | None = None) -> dict[str, Any]:
     return entries if only is None else {only: entries[only]}
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the entries that differ, and where they begin to."""
-    return [
-        f"{key}: {_change(before.get(key), now.get(key))}"
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
-    ]
-
-
-def _change(before: Any, now: Any) -> str:
-    texts = [json.dumps(each, ensure_ascii=False) for each in (before, now)]
-    pairs = enumerate(zip(*texts, strict=False))
-    position = next((i for i, (a, b) in pairs if a != b), min(map(len, texts)))
-    return " -> ".join(text[max(0, position - 60) : position + 100] for text in texts)
-
-
 if __name__ == "__main__":
-    main(record, differences)
+    main(record)

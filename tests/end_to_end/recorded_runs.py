@@ -186,10 +186,17 @@ def differences(before: Any, now: Any, workdir: str = "") -> list[str]:
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         pairs = enumerate(zip(before, now, strict=True))
         return [line for i, (a, b) in pairs for line in differences(a, b, f"{workdir}[{i}]")]
-    return [] if before == now else [f"{workdir}: {str(before)[:80]} -> {str(now)[:80]}"]
+    return [] if before == now else [f"{workdir}: {_change(str(before), str(now))}"]
 
 
-def main(record: Callable[[str | None], dict[str, Any]], compare: Callable[..., list[str]]) -> None:
+def _change(*texts: str) -> str:
+    """Both texts from where they begin to differ."""
+    pairs = enumerate(zip(*texts, strict=False))
+    position = next((i for i, (a, b) in pairs if a != b), min(map(len, texts)))
+    return " -> ".join(text[max(0, position - 60) : position + 100] for text in texts)
+
+
+def main(record: Callable[[str | None], dict[str, Any]]) -> None:
     """Write a recording, or print where it differs from an earlier one."""
     parser = argparse.ArgumentParser(description="Record small runs, or check a recording.")
     parser.add_argument("action", choices=("record", "check"))
@@ -205,10 +212,10 @@ def main(record: Callable[[str | None], dict[str, Any]], compare: Callable[..., 
     before = json.loads(asked.file.read_text(encoding="utf-8"))
     if asked.only is not None:
         before = {asked.only: before[asked.only]}
-    lines = compare(before, now)
+    lines = differences(before, now)
     print(*lines[: asked.show], f"{len(lines)} differences in {len(now)} entries", sep="\n")
     sys.exit(bool(lines))
 
 
 if __name__ == "__main__":
-    main(record, differences)
+    main(record)
