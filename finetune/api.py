@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import Accelerator
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun
 from finetune.config.tasks import ADVICE, CONFIGS, IN_MEMORY, OTHER_NAMES, TrainConfig
@@ -308,10 +307,9 @@ def _opened(
     config: TrainConfig,
     reporter: Reporter | None,
     folder: RunWriter | None = None,
-    accelerator: Accelerator | None = None,
 ) -> Iterator[tuple[RunWriter, Reporter]]:
     with contextlib.ExitStack() as opened:
-        folder = folder or opened.enter_context(open_run(config, accelerator))
+        folder = folder or opened.enter_context(open_run(config))
         is_main = folder.accelerator.is_main_process
         if reporter is None or not is_main:
             reporter = Reporter(quiet=not is_main)

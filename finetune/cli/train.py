@@ -7,7 +7,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, make_dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -280,7 +280,7 @@ def train_once(
             reporter=reporter,
         )
     if run is not None:
-        show(score_lines(run.metrics, run.outcome.baselines, run.outcome.positive))
+        show(score_lines(run))
         for line in run.summary:
             show(line)
     return run
@@ -310,31 +310,27 @@ def resumable(reporter: Reporter, command: Callable[[], str], *folders: Path) ->
         sys.exit(128 + caught)
 
 
-def show_run(run: TrainedRun, title: str, name: str = "", *, error: bool = False) -> None:
-    """Print the scores of a run under a title; with a ``name``, why the run is degenerate, too."""
+def show_run(run: TrainedRun, title: str, name: str, *, error: bool = False) -> None:
+    """Print the scores of a run under a title, and why the run with this name is degenerate."""
     show(title, error=error)
-    show(score_lines(run.metrics, run.outcome.baselines, run.outcome.positive), error=error)
-    if name and run.outcome.degenerate:
+    show(score_lines(run), error=error)
+    if run.outcome.degenerate:
         show(f"{name} is degenerate: {'; '.join(run.outcome.degenerate)}", error=error)
 
 
-def score_lines(
-    metrics: Mapping[str, Mapping[str, float]],
-    baselines: Mapping[str, object] | None = None,
-    positive: str | None = None,
-) -> str:
+def score_lines(run: TrainedRun) -> str:
     """Format the overall scores (not of single types) of each split, each with its baseline."""
     from finetune.evaluation.positive import metric_title
 
-    lines = []
-    for split, values in metrics.items():
+    lines, positive = [], run.outcome.positive
+    for split, values in run.metrics.items():
         overall = {name: value for name, value in values.items() if is_overall(name)}
         scores = "  ".join(
             f"{metric_title(name, positive)} {shown_value(v)}" for name, v in overall.items()
         )
         lines.append(f"{split:>12}: {scores}")
-        if baselines and split in baselines:
-            lines.append(f"{'':>12}  ({baselines[split]})")
+        if split in run.outcome.baselines:
+            lines.append(f"{'':>12}  ({run.outcome.baselines[split]})")
     return "\n".join(lines) or "no split with gold labels to score"
 
 

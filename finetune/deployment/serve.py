@@ -74,8 +74,6 @@ class Serve(Command):
 def named_runs(runs: Sequence[str]) -> dict[str, str]:
     """Parse the folders of models, by their names in addresses."""
     folders: dict[str, str] = {}
-    if not runs:
-        raise UserError("serve needs at least one folder of a run.")
     for run in runs:
         name, equals, folder = run.partition("=")
         if not equals or Path(run).exists():

@@ -28,7 +28,7 @@ GROUP = 4096
 """Rows of a row group of Parquet files."""
 
 
-def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out") -> str:
+def require_suffix(path: str | Path, legal: Iterable[str]) -> str:
     """Check the suffix of a file to write, in lower case; UserError if it names another format.
 
     Pipes and devices have the first of the legal suffixes.
@@ -39,7 +39,7 @@ def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out"
         return suffixes[0]
     if suffix not in suffixes:
         listed = ", ".join(filter(None, suffixes))
-        raise UserError(f"{option} {path}: the suffix names the format: one of {listed}.")
+        raise UserError(f"--out {path}: the suffix names the format: one of {listed}.")
     return suffix
 
 

@@ -324,7 +324,7 @@ def test_dry_run_trains_nothing(workdir: Path, tmp_path: Path):
             "train ",
             "labels (",
             "lengths in tokens",
-            "steps of 8 examples",
+            "steps of up to 8 examples",
             "--batch-size 8",
             " ".join(given),
         ):

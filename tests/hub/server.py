@@ -15,7 +15,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import shutil
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +24,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 LARGE = (".safetensors", ".bin", ".parquet", ".model", ".gz")
 """Files that the hub keeps in its large file storage, and answers with a redirect."""
-ACTIONS = {"revision", "tree", "paths-info", "auth-check", "preupload", "commit", "resolve"}
+ACTIONS = {"revision", "tree", "auth-check", "preupload", "commit", "resolve"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,20 +220,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, content: Any = b"", status: int = 200, headers: Any = None) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        headers, start, stop = dict(headers or {}), 0, len(data)
-        span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if status == 200 and span:
-            start, stop = int(span[1]), min(int(span[2] or stop - 1) + 1, stop)
-            headers["Content-Range"], status = f"bytes {start}-{stop - 1}/{len(data)}", 206
         self.hub.requests.append(f"{self.command} {self.path} {status}")
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(stop - start)}.items():
+        for name, value in {**(headers or {}), "Content-Length": str(len(data))}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.cut:
-            stop, self.close_connection = (start + stop) // 2, True
+            data, self.close_connection = data[: len(data) // 2], True
         if self.command != "HEAD":
-            self.wfile.write(data[start:stop])
+            self.wfile.write(data)
 
     def check_write(self, id: str) -> None:
         user = self.user
@@ -304,13 +298,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(404, "", "Sorry, we can't find the page you are looking for.")
 
     def account_api(self, path: str) -> None:
-        if path == "/api/whoami-v2":
-            if self.user is None:
-                raise Refused(401, "", "Invalid username or password.")
-            role = "write" if self.user.may_write else "read"
-            token = {"accessToken": {"displayName": "test", "role": role}}
-            self.answer({"type": "user", "name": self.user.name, "orgs": [], "auth": token})
-        elif path == "/api/repos/create":
+        if path == "/api/repos/create":
             self.create(json.loads(self.body))
         elif path == "/api/validate-yaml":
             self.answer({"errors": [], "warnings": []})
@@ -333,7 +321,7 @@ class Handler(BaseHTTPRequestHandler):
         elif action == "commit":
             self.check_write(id)
             self.commit(repo_type, id, folder)
-        elif action in ("revision", "tree", "paths-info"):
+        elif action in ("revision", "tree"):
             commit = self.commit_at(repo_type, id, unquote(rest[0]))
             if action == "revision":
                 files = [
@@ -344,16 +332,13 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer({"id": id, "sha": commit.id, "private": private, "siblings": files})
             else:
                 self.check_read(id)
-                self.listing(action, commit, unquote("/".join(rest[1:])))
+                self.listing(commit, unquote("/".join(rest[1:])))
         else:
             raise Refused(404, "", "not served here")
 
-    def listing(self, action: str, commit: Commit, below: str) -> None:
-        """Answer with the entries of a folder, or of given paths."""
+    def listing(self, commit: Commit, below: str) -> None:
+        """Answer with the entries of a folder."""
         entries = commit.entries()
-        if action == "paths-info":
-            wanted = parse_qs(self.body.decode()).get("paths", [])
-            return self.answer([each for each in entries if each["path"] in wanted])
         start = f"{below}/" if below else ""
         if below and not any(name.startswith(start) for name in commit.files):
             raise Refused(404, "EntryNotFound", f"{below} does not exist")
@@ -408,8 +393,6 @@ class Handler(BaseHTTPRequestHandler):
                 path.write_bytes(self.hub.objects[value["oid"]] if content is None else content)
             elif key == "deletedFile":
                 path.unlink()
-            elif key == "deletedFolder":
-                shutil.rmtree(path)
         made = self.hub.read(repo_type, id, folder).id
         url = f"{self.hub.url}/{id}/commit/{made}"
         self.answer({"success": True, "commitOid": made, "commitUrl": url})
