@@ -123,8 +123,8 @@ LOSS_NAME = matching(
     "--class-weights)",
 )
 _LORA = matching(
-    "0*[1-9][0-9]{0,8}(:[^:,]+(,[^:,]+)*)?",
-    "a rank of 1 or more, perhaps with names of layers, such as 8:query,value",
+    "0*[1-9][0-9]{0,3}(:[^:,]+(,[^:,]+)*)?",
+    "a rank from 1 to 9999, perhaps with names of layers, such as 8:query,value",
 )
 ADAM = Limit(
     lambda value: legal_adam(value),
@@ -507,7 +507,7 @@ class TextConfig(LabelConfig):
     then a logistic regression is fitted to them (with `--tuning head` the only phase). By default,
     --epochs is 20, or fewer if 20 have more than 500 steps, with one evaluation, at the end. Plain
     transformers load the encoder of the saved model, without the classifier."""
-    positive: str | None = None
+    positive: Annotated[str | None, Help("LABEL")] = None
     """Positive label of the metric `f1`, if there are two labels. Default: X for the labels X and
     not X, yes for labels such as yes and no, else the label that is rarer in training."""
     calibrate: Literal["none", "temperature"] = "none"

@@ -77,7 +77,7 @@ classify --fp16 | unknown option '--fp16': write --precision fp16. See
 predict x --fp16 | unknown option '--fp16'. See finetune predict --help.
 classify --bacth-size 3 | unknown option '--bacth-size' | '--batch-size'
 tag --crf=yes | --crf
-classify --model bert --data sentiment --tuning lora --lora 1000000 | 32 or less
+classify --model bert --data sentiment --tuning lora --lora 1000000 | must be a rank from 1 to 9999
 classify stray | unexpected argument 'stray'. See
 classify sentiment | unexpected argument 'sentiment': write --data sentiment. See
 predict x sentiment | unexpected argument 'sentiment': write --file sentiment. See
