@@ -72,17 +72,17 @@ def with_columns(prediction: dict[str, Any], values: Mapping[str, Any]) -> dict[
     """Join the id, the columns of the input, and the prediction into a row.
 
     A gold label or choice becomes ``gold``, and another column of the input with the name of a
-    field of the prediction, or of an answer of any model, ``input_NAME``: no reader takes gold tags
-    for predicted ones.
+    field of the prediction, or of an answer that readers would prefer to it, ``input_NAME``.
     """
     result = {"id": prediction["id"]}
+    own = next((index for index, key in enumerate(ANSWERS) if key in prediction), len(ANSWERS))
     has_one_answer = not prediction.keys().isdisjoint(ONE_ANSWER)
     for name, value in values.items():
         if name in ("id", "words") and value in (prediction.get(name), None, ""):
             continue
         if has_one_answer and name in ONE_ANSWER and "gold" not in values:
             name = "gold"
-        while name in prediction or name in result or name in ANSWERS:
+        while name in prediction or name in result or name in ANSWERS[:own]:
             name = f"input_{name}"
         result[name] = value
     return result | prediction

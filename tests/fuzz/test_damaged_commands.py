@@ -272,7 +272,6 @@ def argument_cases() -> Iterator[Case]:
             "score": ("score", value, value),
             "run": ("run", value),
             "report": ("report", value),
-            "recipes": ("run", f"--folder={value}"),
         }.items():
             yield Case(f"{name} {value[:12]!r}", command, "", b"", named="")
     for value in ("\udc80", "a\udcffb", "\ud83d"):
