@@ -75,5 +75,3 @@ def test_a_run_scores_each_test_set(tmp_path: Path):
     outcome = run(*arguments[:-1], seeds, "--seeds", "1")
     assert outcome.code == 0, outcome.err
     assert "test_fr" in json.loads((seeds / "seeds.json").read_text())["metrics"]
-    refused = run("pretrain", "--data", "x", "--test-sets", "de=x")
-    assert refused.code == 2 and "--test-sets does not apply to running text" in refused.err
