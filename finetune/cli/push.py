@@ -10,7 +10,7 @@ from typing import Annotated
 from finetune.cli.options import Command
 from finetune.cli.output import show
 from finetune.config.options import argument
-from finetune.types import UserError, abbreviated
+from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,6 @@ class Push(Command):
     """Id on the hub."""
     private: bool = False
     """Make the repository private, if it is new."""
-    replace: bool = False
-    """Delete files of the repository that the model does not have."""
     yes: bool = False
     """Upload the model also if the run is degenerate."""
 
@@ -52,15 +50,7 @@ class Push(Command):
         if reasons and not self.yes:
             problem = f"this run is degenerate ({'; '.join(reasons)})"
             raise UserError(f"{self.folder}: {problem}: train it again, or add --yes to upload it.")
-        pushed = push(
-            Path(self.folder),
-            self.id,
-            private=self.private,
-            license=self.license,
-            replace=self.replace,
-        )
-        if pushed.removed:
-            show(f"removed: {abbreviated(pushed.removed, 3)}", error=True)
+        pushed = push(Path(self.folder), self.id, private=self.private, license=self.license)
         if pushed.license is None:
             show(
                 "note: the card names no license, as the card of the base model has none: add one "

@@ -19,11 +19,9 @@ from finetune.types import UserError
 
 
 class Pushed(NamedTuple):
-    """The address of a model that was uploaded, and the files that it replaced."""
+    """The address of a model that was uploaded."""
 
     address: str
-    removed: list[str]
-    """Files of the repository that the model does not have."""
     license: str | None
     """The license in the card."""
 
@@ -42,18 +40,10 @@ def require_owner(id: str) -> None:
         raise UserError(f"{id}: write the owner and the name, as in OWNER/NAME.")
 
 
-def push(
-    folder: Path,
-    id: str,
-    *,
-    private: bool = False,
-    license: str | None = None,
-    replace: bool = False,
-) -> Pushed:
+def push(folder: Path, id: str, *, private: bool = False, license: str | None = None) -> Pushed:
     """Upload the best model of a run to ``OWNER/NAME``; a model without a card gets one.
 
-    ``license`` takes the place of the license of the base model, and ``replace`` removes all other
-    files of the repository.
+    ``license`` takes the place of the license of the base model.
     """
     source = model_folder(folder)
     if not (source / "README.md").is_file():
@@ -72,12 +62,12 @@ def push(
     if (task_file := source / TASK_FILE).is_file():
         changed[TASK_FILE] = without_paths(task_file.read_text("utf-8"))
     try:
-        uploaded = upload_folder(repository, source, changed, replace=replace)
+        address = upload_folder(repository, source, changed)
     except HubError as error:
         raise UserError(
             f"{error} The model was not pushed, and is kept in {source}: repeat the command."
         ) from error
-    return Pushed(*uploaded, named)
+    return Pushed(address, named)
 
 
 def without_paths(text: str) -> str:

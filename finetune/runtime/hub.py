@@ -183,43 +183,29 @@ def create_repository(id: str, *, private: bool | None = None) -> str:
     return str(repository)
 
 
-def upload_folder(
-    repository: str,
-    folder: Path,
-    changed: Mapping[str, str] | None = None,
-    *,
-    replace: bool = False,
-) -> tuple[str, list[str]]:
-    """Upload a folder to a repository of models, in one commit.
+def upload_folder(repository: str, folder: Path, changed: Mapping[str, str]) -> str:
+    """Upload a folder to a repository of models, in one commit; its other files stay.
 
     Args:
         repository: The full id, as ``create_repository`` returns it.
         folder: The files, also those in its folders.
         changed: The texts of files whose content differs from the folder.
-        replace: Remove all other files of the repository.
 
     Returns:
-        The address of the repository, and the files that were removed from it.
+        The address of the repository.
 
     Raises:
         HubError: The hub refuses the upload, or does not answer.
     """
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
+    from huggingface_hub import CommitOperationAdd, HfApi, constants
 
     paths = [path for path in folder.rglob("*") if path.is_file()]
     files: dict[str, str | bytes] = {p.relative_to(folder).as_posix(): str(p) for p in paths}
-    files |= {name: text.encode() for name, text in (changed or {}).items()}
-    api, removed = HfApi(), list[str]()
+    files |= {name: text.encode() for name, text in changed.items()}
+    operations = [CommitOperationAdd(name, file) for name, file in files.items()]
     with _hub_errors("model", repository, reading=True), _bars_on_a_terminal():
-        if replace:
-            kept = {".gitattributes", *files}
-            removed = sorted({*api.list_repo_files(repository)} - kept)
-        operations: list[CommitOperationAdd | CommitOperationDelete] = [
-            *(CommitOperationAdd(name, file) for name, file in files.items()),
-            *map(CommitOperationDelete, removed),
-        ]
-        api.create_commit(repository, operations, commit_message="Upload with finetune")
-    return f"{constants.ENDPOINT}/{repository}", removed
+        HfApi().create_commit(repository, operations, commit_message="Upload with finetune")
+    return f"{constants.ENDPOINT}/{repository}"
 
 
 @contextlib.contextmanager

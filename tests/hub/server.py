@@ -391,8 +391,6 @@ class Handler(BaseHTTPRequestHandler):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 content = base64.b64decode(value["content"]) if key == "file" else None
                 path.write_bytes(self.hub.objects[value["oid"]] if content is None else content)
-            elif key == "deletedFile":
-                path.unlink()
         made = self.hub.read(repo_type, id, folder).id
         url = f"{self.hub.url}/{id}/commit/{made}"
         self.answer({"success": True, "commitOid": made, "commitUrl": url})
