@@ -111,7 +111,11 @@ class Compare(FormatOption, GoldOptions, ResampleOptions, Command):
             comparison = compare_systems(*files, options=self._options())
         names = first.system or first.runs, second.system or second.runs
         if self.format == "json":
-            show(json.dumps(comparison_dict(comparison), indent=2))
+            content = comparison_dict(comparison)
+            if self.data is not None:  # the files are temporary
+                for side, entry in zip("ab", (first, second), strict=True):
+                    content[side]["files"] = [entry.runs]
+            show(json.dumps(content, indent=2))
         elif self.format == "table":
             print_comparison(comparison, names)
         else:

@@ -308,7 +308,8 @@ def test_a_finished_model_is_scored_on_other_data(workdir: Path, tmp_path: Path)
     )
     models = workdir / "classify", workdir / "classify" / "best"
     compared = run("compare", *models, "--data", file, "--resamples", "9", "--json").ok()
-    assert json.loads(compared.out)["a"]["value"] == found["accuracy"]
+    first = json.loads(compared.out)["a"]
+    assert first["value"] == found["accuracy"] and first["files"] == [str(models[0])]
     latex = run("compare", f"one={models[0]}", f"two={models[1]}", "--data", file, "--format=latex")
     assert "one - two" in latex.ok().out
     run("score", workdir / "classify", "--data", tmp_path / "no").refused("no does not exist")
