@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from finetune.config.tasks import TrainConfig
-from finetune.types import Batch, UserError
+from finetune.types import TENSORS, Batch, UserError
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 """The type of matrix products for each precision."""
@@ -109,9 +109,8 @@ def batch_to_device(batch: Batch, device: torch.device) -> Batch:
     """Copy the tensors of a batch to a device, without waiting for the copy to a GPU."""
     if device.type == "cpu" or not batch.word_lengths.is_cpu:
         return batch.to(device)
-    values: list[Tensor] = []
-    batch.each(lambda value: values.append(value) or value)  # type: ignore[func-returns-value]
-    moved = iter(all_to_device(values, device))
+    values = [value for name in TENSORS if (value := getattr(batch, name)) is not None]
+    moved = iter(all_to_device([*values, *batch.targets.values()], device))
     num_subwords = batch.num_subwords
     if num_subwords is None:
         num_subwords = int(batch.word_lengths.sum())
