@@ -13,14 +13,10 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import binomtest
 
 from finetune import UserError
-from finetune.evaluation.decisions.abstaining import (
-    answers_of,
-    at_confidence,
-    at_risk,
-    upper_bound,
-)
+from finetune.evaluation.decisions.abstaining import answers_of, at_confidence, at_risk
 from finetune.evaluation.decisions.sets import fit_sets, table_of_sets
 from finetune.evaluation.items import Tables
 from finetune.evaluation.predictions import align_runs
@@ -58,10 +54,7 @@ def main() -> None:
         answered = at_confidence(world, chosen.confidence)
         broken += answered.risk > given.risk
         coverages.append(answered.coverage)
-    low, high = (
-        1 - upper_bound(given.draws - broken, given.draws, 0.025),
-        upper_bound(broken, given.draws, 0.025),
-    )
+    low, high = binomtest(broken, given.draws).proportion_ci()
     print(f"risk of all answers {at_confidence(world, 0.0).risk:.4f}")
     print(
         f"risk above {given.risk:g} in {broken / given.draws:.3f} of draws "

@@ -132,7 +132,8 @@ def test_recipe_trains(path: Path, begin: Path, tmp_path: Path):
         few["init_from"] = begin
     options = [f"{flag(name)}={value}" for name, value in few.items()]
     test_sets = [item.partition("=")[0] for item in recipe.settings.get("test_sets", ())]
-    options += ["--test-sets", *(f"{name}={source}" for name in test_sets)]
+    if test_sets:
+        options += ["--test-sets", *(f"{name}={source}" for name in test_sets)]
     outcome = run("run", path, *options, "--columns").ok()
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     for entry in recipe.expected:
