@@ -9,7 +9,7 @@ characters of a text as Python does.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, merged
@@ -19,6 +19,9 @@ from finetune.types import TextExample
 
 ANNOTATOR = "_annotator_id"
 """Column of the rows of all annotations."""
+ANNOTATION = "annotation_id"
+"""Column of the rows of JSON-MIN, CSV and TSV."""
+_ABOUT_ANNOTATIONS = {ANNOTATION, "id", "annotator", "created_at", "updated_at", "lead_time"}
 
 
 def is_task(row: Mapping[str, Any]) -> bool:
@@ -28,7 +31,12 @@ def is_task(row: Mapping[str, Any]) -> bool:
 
 def is_annotation(row: Mapping[str, Any]) -> bool:
     """Whether a row is an annotation, so that it has no labels if none is in it."""
-    return ANNOTATOR in row or "annotation_id" in row
+    return ANNOTATOR in row or ANNOTATION in row
+
+
+def has_no_results(header: Collection[str], texts: Collection[str]) -> bool:
+    """Whether an export as JSON-MIN, CSV or TSV has no column besides those of ``texts``."""
+    return ANNOTATION in header and _ABOUT_ANNOTATIONS.union(texts).issuperset(header)
 
 
 def minimal_row(row: Mapping[str, Any]) -> dict[str, Any]:

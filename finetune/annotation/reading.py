@@ -84,6 +84,10 @@ def read_annotations(
             f"{file.name}: it has questions on contexts, and convert takes texts with labels or "
             "spans: name a column of texts with --columns text=NAME."
         )
+    of_texts = texts.HEADER_NAMES.difference(texts.LABEL_COLUMNS).union(roles.values())
+    if label_studio.has_no_results(table.header, of_texts):  # as in the rows of its JSON
+        table.header = [*table.header, "label"]
+        rows = [row._replace(values={**row.values, "label": []}) for row in rows]
     kept = [row for row in rows if row.values.get("answer") not in _SKIPPED_ANSWERS]
     names = [_name(row) for row in rows if row.values.get("answer") in _SKIPPED_ANSWERS]
     skipped = counted(names, "that annotators rejected or ignored", "left out")

@@ -92,6 +92,7 @@ def test_labels_of_label_studio(tmp_path):
     [
         [{"text": TEXT, "label": [], "Comments": []}] * 2,
         [task(1, ([], 1)), task(2, ([], 1))],
+        [{"id": 1, "text": TEXT, "annotator": 1, "annotation_id": 1, "lead_time": 2.5}] * 2,
     ],
 )
 def test_an_export_without_labels_and_spans(tmp_path, rows):
@@ -100,6 +101,8 @@ def test_an_export_without_labels_and_spans(tmp_path, rows):
     assert spans_of(found) == [(), ()] and "write --columns label=label" in found.notes[0]
     named = read_annotations(str(tmp_path / "a.json"), columns={"label": "label"})
     assert labels_of(named) == [(), ()] and named.notes == []
+    topics = read(tmp_path, [{"text": TEXT, "topic": "runs", "annotation_id": 1}])
+    assert (labels_of(topics), topics.rows[0].others["topic"]) == ([None], "runs")
     unlabeled = read(tmp_path, [{"text": TEXT, "label": []}] * 2)
     assert labels_of(unlabeled) == [(), ()], "in data of one's own, the column is of labels"
 
