@@ -73,7 +73,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> MaskedPr
 
 SUBWORDS = PredictionType(
     name="subwords",
-    wording=Wording("subwords", "text"),
+    wording=Wording("subwords", "sequence"),
     metrics={
         "mlm_accuracy": Metric(lambda tables: item_counts(tables)[:, ::2], mean),
         "mlm_loss": Metric(_subword_losses, mean),

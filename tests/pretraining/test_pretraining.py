@@ -59,6 +59,7 @@ def test_learns_and_scores(run: Path) -> None:
 
 def test_analysis_comparison_and_report(run: Path) -> None:
     analysis = analyze(str(run))
+    assert analysis.run.unit == "sequence"
     metrics = json.loads((run / "metrics.json").read_text())
     assert analysis.scores == pytest.approx(metrics["test"], abs=1e-4)
     compared = compare_systems(str(run), str(run), options=ComparisonOptions(metric="mlm_loss"))
