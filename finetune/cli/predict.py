@@ -276,6 +276,9 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
 class _PredictForOthers(Predict):
     reports_output = False
 
+    def _examples(self, task: Any, rows: dict[int, Mapping[str, Any]] | None) -> Iterator[Example]:
+        return task.state.read_scored(self.file or "", **self.reading)  # type: ignore[no-any-return]
+
 
 @contextlib.contextmanager
 def predicted(model: str, file: str, options: DataOptions) -> Iterator[Path]:

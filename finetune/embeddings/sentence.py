@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import attrgetter
@@ -28,12 +28,17 @@ from finetune.embeddings.vectors import unit_vectors
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.models.heads.masked_lm import MaskedScores
-from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
-from finetune.preprocessing.encodings import Array, FlatSequences
+from finetune.models.heads.sentence_encoder import (
+    SentenceEncoder,
+    SentenceOutput,
+    starting_pooling,
+)
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, whole
 from finetune.tasks.base import BatchLoss, Task, starting_model
 from finetune.tasks.state import TaskState
 from finetune.types import (
     Batch,
+    Example,
     LabelSet,
     SentencePrediction,
     TextExample,
@@ -76,6 +81,15 @@ class SentenceState(TaskState):
         """Name of the metric that selects the best model."""
         return self.config.metric or _METRICS[self.measure]
 
+    def read_scored(self, source: str, **options: Any) -> Iterator[Example]:
+        """Stream the pairs of a file with gold: those with numbers are scored by their cosines."""
+        usual = {"usual_columns": self.usual_columns}
+        if len(self.labels):
+            examples = TYPES["number"].read_gold(source, **options, **usual)
+            if any(isinstance(example.label, float) for example in examples):
+                return (replace(row, label=row.label or 0.0) for row in examples)
+        return self.read(source, **options)
+
 
 def _validation_gold(splits: Mapping[str, Sequence[TextExample]]) -> Any:
     name = next((split for split in sorted(splits) if split.startswith("validation")), "train")
@@ -101,6 +115,7 @@ class SentenceTask(Task):
     state: SentenceState
     state_class = SentenceState
     gold = attrgetter("text")
+    reusable_head = SentenceEncoder
 
     @classmethod
     def read(cls, config: SentenceConfig, source: Any) -> Dataset:
@@ -202,7 +217,17 @@ class SentenceTask(Task):
 
     # --- Sequences --------------------------------------------------------------------------------
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[TokenSequence]], int]:
+    def _encode_chunk(self, examples: Sequence[TextExample], for_training: bool) -> EncodedExamples:
+        reserved = self._objective.num_reserved if for_training else 0
+        sequences, num_cut = self._sequences(examples, reserved)
+        return EncodedExamples.of(
+            sequences, num_cut, self.tokenizer.id_dtype, whole(self.state.max_length)
+        )
+
+    def _sequences(
+        self, examples: Sequence[TextExample], reserved: int = 0
+    ) -> tuple[list[list[TokenSequence]], int]:
+        # second texts leave room for the tokens that are reserved in training
         texts = [[t for t in (e.text, e.pair, e.negative) if t is not None] for e in examples]
         flat = [text for pair in texts for text in pair]
         subwords = iter(self.tokenizer.first_subwords(flat, self.state.max_length))
@@ -214,11 +239,12 @@ class SentenceTask(Task):
                 f"--max-length {self.state.max_length} leaves no room for text: write {least} or "
                 "more."
             )
+        rooms = room, room - reserved, room
         num_cut, result = 0, []
         for example, pair in zip(examples, texts, strict=True):
-            rows = list(islice(subwords, len(pair)))
-            num_cut += any(len(ids) > room for ids in rows)
-            label, cut = objective.label(example), enumerate(ids[:room] for ids in rows)
+            rows = list(zip(islice(subwords, len(pair)), rooms, strict=False))
+            num_cut += any(len(ids) > room for ids, room in rows)
+            label, cut = objective.label(example), enumerate(ids[:room] for ids, room in rows)
             result.append([objective.sequence(example.id, n, ids, label) for n, ids in cut])
         return result, num_cut
 
@@ -241,7 +267,10 @@ class SentenceTask(Task):
         }
         if folder is not None:
             return load(str(folder), trained=True, **settings)
-        return load(trained=False, **settings, **starting_model(self))
+        model = load(trained=False, **settings, **starting_model(self))
+        if self.warm_start is not None:
+            self.warm_start.copy_head(model)
+        return model
 
     def loss(self, scores: MaskedScores, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute the summed cross entropy of the masked subwords, and their number (cmlm)."""

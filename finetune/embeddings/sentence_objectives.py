@@ -79,7 +79,7 @@ class Objective:
     """Whether vectors have length 1 if those of the starting model have, as for objectives that
     read cosines alone."""
     num_reserved: ClassVar[int] = 0
-    """Tokens of a sequence that training adds to a text."""
+    """Tokens that training adds to a second text."""
     temperature: float = 0.05
     """τ of the loss."""
 
@@ -296,19 +296,14 @@ class _ConditionalLM(Objective):
         return ConditionalMaskedLM.from_pretrained(name, new_head=not trained, **options)
 
     def sequences_of_epoch(self, sequences: FlatSequences, seed: int, epoch: int) -> FlatSequences:
-        # a sequence for each pair: the second text is masked, and cut so that the vectors of the
-        # first one fit behind it, where padding keeps their places
+        # a sequence for each pair: the second text is masked, and padding behind it keeps the
+        # places of the vectors of the first one
         tokenizer = self.tokenizer.tokenizer
         masking = Masking(
             special_subwords(tokenizer), tokenizer.mask_token_id, probability=MASK_PROBABILITY
         )
-        longest = self.state.max_length - NUM_CONDITIONS
         firsts = [text for text in sequences if not text.window]
         seconds = [text for text in sequences if text.window]
-        for index, text in enumerate(seconds):
-            if len(text.input_ids) > longest:
-                ids = [*text.input_ids[: longest - len(self.after)], *self.after]
-                seconds[index] = replace(text, input_ids=ids)
         pairs, padding = [], [tokenizer.pad_token_id] * NUM_CONDITIONS
         masked = masking.apply(FlatSequences.of(seconds), seed, epoch)
         for first, second in zip(firsts, masked, strict=True):

@@ -22,6 +22,7 @@ from finetune.models.heads.pretrained import (
     TokenClassifier,
 )
 from finetune.models.heads.relation_classifier import RelationClassifier
+from finetune.models.heads.sentence_encoder import SentenceEncoder, saved_labels
 from finetune.models.heads.task_models import (
     PROBLEM_TYPES,
     Problem,
@@ -39,7 +40,7 @@ from finetune.models.loading import (
 )
 from finetune.types import UserError
 
-ReusableHead = type[PretrainedHead] | type[RelationClassifier]
+ReusableHead = type[PretrainedHead] | type[RelationClassifier] | type[SentenceEncoder]
 LANGUAGE_MODELS = ("MaskedLM", "PreTraining", "LMHeadModel")
 """Ends of the names of architectures with a masked language model."""
 
@@ -60,10 +61,15 @@ class WarmStart:
 
     def copy_head(self, head: Any) -> None:
         """Give a new head the rows of the labels that stay, where the old model has them."""
-        if self.head_class is RelationClassifier:
+        if self.head_class in (RelationClassifier, SentenceEncoder):
             if self.rows is not None:
-                old = RelationClassifier.from_pretrained(self.source).classifier
-                rows = [0, *(None if row is None else row + 1 for row in self.rows)]  # 0 is none
+                rows = list(self.rows)
+                old: Any
+                if self.head_class is SentenceEncoder:
+                    old = SentenceEncoder.from_pretrained(self.source, trained=True).classifier
+                else:
+                    old = RelationClassifier.from_pretrained(self.source).classifier
+                    rows = [0, *(None if row is None else row + 1 for row in rows)]  # 0 is none
                 for name, weight in head.classifier.named_parameters():
                     weight.data.copy_(with_rows(weight, getattr(old, name), rows))
         elif self.head_class is not None:
@@ -109,6 +115,8 @@ def find_warm_start(
     head_class = None if reusable is SequenceClassifier and is_custom else reusable
     if head_class is RelationClassifier and custom_type == "relation-classifier":
         old = [content["id2label"][str(index)] for index in range(len(content["id2label"]))]
+    elif head_class is SentenceEncoder:
+        old = saved_labels(local_model(source)) if labels else []
     else:
         old = _reusable_labels(inner, custom_type, head_class, problem)
     old_rows = {label.lower(): row for row, label in enumerate(old)}

@@ -19,7 +19,7 @@ import numpy as np
 
 from finetune.types import TokenSequence
 
-SEQUENCES = 7
+SEQUENCES = 8
 """Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
 
 ENTRY = "entry.json"

@@ -73,6 +73,10 @@ class TaskState(Decoder):
         about, options = self.config.description, options | {"usual_columns": self.usual_columns}
         return stream_examples(about, source, pair=self.pairs, **options)
 
+    def read_scored(self, source: str, **options: Any) -> Iterator[Example]:
+        """Stream the inputs of a file with gold, to score their predictions, as ``read`` does."""
+        return self.read(source, **options)
+
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Convert an input to an example; raise UserError if that is impossible."""
         type = self.config.description.examples

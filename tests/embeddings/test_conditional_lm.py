@@ -32,7 +32,8 @@ def prepared(folder: Path, family: str, **changes: Any) -> tuple[Any, Any]:
     settings = {"data": f"train={folder / 'text.txt'}", "model": fx.checkpoint(family), **changes}
     task, data = fx.load(fx.config("cmlm", validation="none", **{"max_length": None, **settings}))
     assert [(row.text, row.pair) for row in data.splits["train"]] == PAIRS
-    return task, task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 2)
+    encoded = task.encode(data.splits["train"], for_training=True)
+    return task, task.sequences_of_epoch(encoded.sequences, 1, 2)
 
 
 def gradients(task: Any, head: ConditionalMaskedLM, sequences: Any) -> Any:

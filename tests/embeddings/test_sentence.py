@@ -197,6 +197,12 @@ def test_conditions_leave_room_for_texts(workdir: Path) -> None:
     task, data = loaded(workdir, "cmlm", "texts.txt", max_length=17)
     with pytest.raises(UserError, match="--max-length 17 leaves no room for text: write 18 or mor"):
         task.encode(data.splits["train"])
+    task, data = loaded(workdir, "cmlm", "texts.txt", max_length=22)
+    rows, tokenizer = data.splits["train"], task.tokenizer.tokenizer
+    num_long = sum(len(tokenizer(row.pair)["input_ids"]) > 7 for row in rows)
+    assert 0 < num_long < len(rows)
+    assert task.encode(rows, for_training=True).num_cut == num_long
+    assert task.encode(rows).num_cut == 0  # held-out texts are read whole
 
 
 # --- Views ----------------------------------------------------------------------------------------
@@ -367,6 +373,26 @@ def test_cosines_have_no_mean_error_on_the_scale_of_gold(
     assert "mse" not in analysis["scores"] and analysis["errors"] == {"error": len(rows) + 1}
 
 
+def test_pairs_with_numbers_are_scored_by_cosines_of_a_classifier_too(
+    trained: dict[str, Path], workdir: Path, tmp_path: Path
+) -> None:
+    first, *rows = read_jsonl(workdir / "numbers.jsonl")
+    write_jsonl(tmp_path / "some.jsonl", [{**first, "label": None}, *rows])
+    scores = []
+    for file in (workdir / "numbers.jsonl", tmp_path / "some.jsonl", workdir / "nli.jsonl"):
+        outcome = run("score", trained["softmax"], "--data", file, "--format", "json").ok()
+        scores.append(json.loads(outcome.out))
+    assert [*scores[0]] == [*scores[1]] == ["pearson", "spearman"] and "accuracy" in scores[2]
+    pairs = [(row["text"], row["text_pair"], row["label"]) for row in (first, *rows)]
+    model = finetune.load(trained["softmax"])
+    cosines = [
+        float(p.label) for p in model.predict([TextExample(n, *p) for n, p in enumerate(pairs)])
+    ]
+    gold = [label for *_, label in pairs]
+    assert scores[0]["pearson"] == pytest.approx(np.corrcoef(cosines, gold)[0, 1], abs=1e-4)
+    assert scores[1]["pearson"] == pytest.approx(np.corrcoef(cosines[1:], gold[1:])[0, 1], abs=1e-4)
+
+
 def test_run_folders(trained: dict[str, Path]) -> None:
     for name, run_folder in trained.items():
         metrics = json.loads((run_folder / "metrics.json").read_text())["validation"]
@@ -399,6 +425,26 @@ def test_a_run_starts_from_another_with_its_pooling(
     (trained["cls"] / "best" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "last"}')
     with pytest.raises(UserError, match="the pooling must be one of cls, max, mean, not 'last'"):
         loaded(workdir, "cosine", "numbers.jsonl", **start)
+
+
+def test_a_classifier_of_pairs_keeps_the_rows_of_labels_that_stay(
+    trained: dict[str, Path], workdir: Path, tmp_path: Path
+) -> None:
+    rows = read_jsonl(workdir / "nli.jsonl")
+    new = [{**row, "label": row["label"].replace("neutral", "other")} for row in rows]
+    write_jsonl(tmp_path / "new.jsonl", new)
+    start = {"model": None, "init_from": str(trained["softmax"])}
+    task, data = loaded(tmp_path, "softmax", "new.jsonl", **start)
+    assert any("by name: contradiction, entailment; new: other" in n for n in task.notes(data))
+    old = SentenceEncoder.from_pretrained(str(trained["softmax"] / "best"), trained=True)
+    labels = list(old.model.config.id2label.values())
+    before, after = old.classifier_weights(), task.model().classifier_weights()
+    for row, label in zip(after, task.state.labels, strict=True):
+        kept = label in labels and torch.equal(row, before[labels.index(label)])
+        assert kept == (label != "other")
+    start["init_from"] = str(trained["mean"])  # without a classifier
+    task, data = loaded(workdir, "softmax", "nli.jsonl", **start)
+    assert task.notes(data)[-1].endswith("; new head") and task.model().classifier is not None
 
 
 def test_a_bilstm_is_in_no_file_of_sentence_transformers(workdir: Path, tmp_path: Path) -> None:

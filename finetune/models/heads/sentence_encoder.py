@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel
@@ -219,6 +220,17 @@ def save_modules(head: Any, folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def saved_labels(folder: Path) -> list[str]:
+    """The labels of the trained classifier of pairs in a folder; none without one."""
+    path = folder / CLASSIFIER_FILE
+    if not path.is_file():
+        return []
+    config = load_config(str(folder))
+    with library_errors(str(folder), folder), safe_open(str(path), "pt") as weights:
+        of_pairs = weights.get_slice("weight").get_shape()[1] == 3 * config.hidden_size
+    return list(labels_of(config)) if of_pairs else []
 
 
 def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
