@@ -72,10 +72,20 @@ class Field(NamedTuple):
             return list(itertools.chain.from_iterable(map(self.values, array.chunks)))
         if not pa.types.is_dictionary(array.type):
             return _values(array, self.hint)
+        values, indices = self.distinct(array)
+        return [values[index] for index in indices.tolist()]
+
+    def distinct(self, array: pa.Array | Numbers) -> tuple[list[Any], Numbers]:
+        """Values of a column, of which JSON has each once, and the number of that of each row."""
+        import numpy as np
+
+        if not hasattr(array, "dictionary"):
+            values = array.tolist() if isinstance(array, np.ndarray) else self.values(array)
+            return values, np.arange(len(values))
         if len(array.dictionary) > len(array):  # of few rows of a batch
             array = array.dictionary_decode().dictionary_encode()
         values = [*(_tuples(json.loads(text)) for text in array.dictionary.to_pylist()), None]
-        return [values[index] for index in array.indices.fill_null(-1).to_numpy().tolist()]
+        return values, array.indices.fill_null(len(values) - 1).to_numpy()
 
 
 @functools.cache

@@ -176,14 +176,21 @@ class Examples(Sequence[Any]):
         number of the value of each example [N]. 1, 1.0 and "1" differ."""
         import numpy as np
 
-        values, numbers, codes = list[Any](), dict[Any, int](), array("i")
-        for value in self.column(name):
-            key = value if type(value) is str else (repr(value),)
-            if key not in numbers:
-                numbers[key] = len(values)
-                values.append(value)
-            codes.append(numbers[key])
-        return values, np.array(codes)
+        field, chunks = fields_of(self.example_type)[name], self._chunks(name) if len(self) else ()
+        parts = (getattr(chunk, "chunks", [chunk]) for chunk in chunks)
+        values, numbers, codes = list[Any](), dict[Any, int](), [np.array([], int)]
+        for distinct, indices in map(field.distinct, itertools.chain.from_iterable(parts)):
+            used, firsts = np.unique(indices, return_index=True)
+            renumbered = np.empty(len(distinct), int)
+            for index in used[np.argsort(firsts)].tolist():
+                value = distinct[index]
+                key = value if type(value) is str else (repr(value),)
+                if key not in numbers:
+                    numbers[key] = len(values)
+                    values.append(value)
+                renumbered[index] = numbers[key]
+            codes.append(renumbered[indices])
+        return values, np.concatenate(codes)
 
     def golds(self) -> Iterator[list[str] | None]:
         """The labels of each example, as its ``gold_labels``."""
