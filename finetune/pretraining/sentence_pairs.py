@@ -8,6 +8,7 @@ lengths tell nothing. A sequence of one line always has a random second part.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -41,34 +42,34 @@ class _Part(NamedTuple):
         return _Part(self.ids[: starts[-1]], starts)
 
 
-class _Lines:
-    """The lines of all packed sequences in one row, from their targets ``PACKED``: ``text`` without
-    special tokens, the first subword of each of its words, then their number (``starts``), and the
-    first word of each of its ``lines``, then their number of words."""
+class _PackedLines:
+    """The lines of all packed sequences, from their targets: ``text`` without special tokens, the
+    first subword of each of its words, then their number (``starts``), and the first word of each
+    of its ``lines``. Only the lines of a step are read."""
 
     def __init__(self, sequences: FlatSequences) -> None:
         assert sequences.targets is not None
-        text, starts, lines, document = (sequences.targets[name] for name in PACKED)
-        numbers = np.arange(len(sequences) + 1)
-        first_words = starts.offsets - numbers
-        self.ids = text.values
-        self.words = _without_last(starts, text.offsets, len(self.ids))
-        """The first subword of each word, then the number of subwords."""
-        self.lines = _without_last(lines, first_words, len(self.words) - 1)
-        """The first word of each line, then the number of words."""
-        self.first = lines.offsets - numbers
-        """The first line of each sequence, then the number of lines."""
-        self.document = np.repeat(document.values, np.diff(self.first))
-        """The document of each line."""
+        self.text, self.starts, self.lines, document = (sequences.targets[name] for name in PACKED)
+        self.document = document.values
 
-    def part(self, first: int, last: int) -> _Part:
-        starts = self.words[self.lines[first] : self.lines[last] + 1]
-        return _Part(self.ids[starts[0] : starts[-1]], starts - starts[0])
+    def num_lines(self, sequence: int) -> int:
+        return int(self.lines.offsets[sequence + 1] - self.lines.offsets[sequence]) - 1
 
+    def part(self, sequence: int, first: int, last: int) -> _Part:
+        line = int(self.lines.offsets[sequence])
+        begin, end = (int(self.lines.values[line + number]) for number in (first, last))
+        offset = int(self.starts.offsets[sequence])
+        starts = self.starts.values[offset + begin : offset + end + 1].astype(np.int64)
+        offset = int(self.text.offsets[sequence])
+        ids = self.text.values[offset + starts[0] : offset + starts[-1]]
+        return _Part(ids, starts - starts[0])
 
-def _without_last(rows: Ragged, offsets: Array, number: int) -> Array:
-    values = rows.values.astype(np.int64) + np.repeat(offsets[:-1], rows.counts)
-    return np.append(np.delete(values, rows.offsets[1:] - 1), number)
+    def lines_from(self, sequence: int, line: int) -> Iterator[_Part]:
+        document = self.document[sequence]
+        while sequence < len(self.document) and self.document[sequence] == document:
+            for number in range(line, self.num_lines(sequence)):
+                yield self.part(sequence, number, number + 1)
+            sequence, line = sequence + 1, 0
 
 
 def sentence_pairs(
@@ -92,7 +93,7 @@ def sentence_pairs(
         seed: The seed of an epoch; None makes the pairs of scores.
         epoch: The number of the epoch.
     """
-    lines, chosen = _Lines(packed), packed.take(rows)
+    lines, chosen = _PackedLines(packed), packed.take(rows)
     assert chosen.targets is not None
     ids, words, token_type_ids, labels = [], [], [], []
     prefix, middle, suffix = template.prefix, template.middle, template.suffix
@@ -100,9 +101,8 @@ def sentence_pairs(
     for row, example in zip(rows.tolist(), chosen.example.tolist(), strict=True):
         generator = keyed_generator(seed, epoch, example, PAIRS + 1)
         chosen_half = keyed_generator(seed, epoch, example, PAIRS).random() < 0.5
-        first_line, end = lines.first[row : row + 2].tolist()
-        adjacent = chosen_half and end - first_line > 1
-        first, second = _pair(lines, first_line, end, adjacent, room, generator)
+        adjacent = chosen_half and lines.num_lines(row) > 1
+        first, second = _pair(lines, row, adjacent, room, generator)
         labels.append([int(not adjacent)])
         begin = len(prefix) + len(first.ids) + len(middle)
         ids.append(np.concatenate([prefix, first.ids, middle, second.ids, suffix]))
@@ -121,41 +121,43 @@ def sentence_pairs(
 
 
 def _pair(
-    lines: _Lines, begin: int, end: int, adjacent: bool, room: int, generator: np.random.Generator
+    lines: _PackedLines, row: int, adjacent: bool, room: int, generator: np.random.Generator
 ) -> tuple[_Part, _Part]:
-    split = begin + 1
-    if end - begin > 1:
-        split += int(generator.integers(end - begin - 1))
-    first = lines.part(begin, split)
+    number = lines.num_lines(row)
+    split = 1 + int(generator.integers(number - 1)) if number > 1 else 1
+    first = lines.part(row, 0, split)
     free = room - len(first.ids)
     if adjacent:
-        return first, lines.part(split, end).cut(free)
-    line = _random_line(lines, lines.document[begin], free, generator)
-    last = line
-    while last < len(lines.document) and lines.document[last] == lines.document[line]:
-        if len(lines.part(line, last + 1).ids) > free:
+        return first, lines.part(row, split, number).cut(free)
+    sequence, line = _random_line(lines, lines.document[row], free, generator)
+    texts: list[_Part] = []
+    size = 0
+    for part in lines.lines_from(sequence, line):
+        if size + len(part.ids) > free:
             break
-        last += 1
-    if last > line:
-        return first, lines.part(line, last)
-    second = lines.part(line, line + 1)
-    first = first.cut(max(room // 2, room - len(second.ids)))
-    return first, second.cut(room - len(first.ids))
+        texts.append(part._replace(starts=part.starts + size))
+        size += len(part.ids)
+    if not texts:
+        second = lines.part(sequence, line, line + 1)
+        first = first.cut(max(room // 2, room - len(second.ids)))
+        return first, second.cut(room - len(first.ids))
+    starts = [part.starts[:-1] for part in texts]
+    ids = np.concatenate([part.ids for part in texts])
+    return first, _Part(ids, np.concatenate([*starts, np.array([size])]))
 
 
-def _random_line(lines: _Lines, document: int, free: int, generator: np.random.Generator) -> int:
-    num_sequences = len(lines.first) - 1
-
-    def line_of(sequence: int) -> int:
-        begin, end = lines.first[sequence : sequence + 2].tolist()
-        return int(begin + generator.integers(end - begin))
-
+def _random_line(
+    lines: _PackedLines, document: int, free: int, generator: np.random.Generator
+) -> tuple[int, int]:
     for _ in range(TRIES):
-        line = line_of(int(generator.integers(num_sequences)))
-        if lines.document[line] != document and len(lines.part(line, line + 1).ids) <= free:
-            return line
-    others = (lines.document[lines.first[:-1]] != document).nonzero()[0]
-    return line_of(int(others[generator.integers(len(others))]))
+        sequence = int(generator.integers(len(lines.document)))
+        line = int(generator.integers(lines.num_lines(sequence)))
+        if lines.document[sequence] != document:
+            if len(lines.part(sequence, line, line + 1).ids) <= free:
+                return sequence, line
+    sequences = (lines.document != document).nonzero()[0]
+    sequence = int(sequences[generator.integers(len(sequences))])
+    return sequence, int(generator.integers(lines.num_lines(sequence)))
 
 
 def pair_notes(data: Dataset) -> list[str]:
