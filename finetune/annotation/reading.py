@@ -92,7 +92,7 @@ def read_annotations(
     names = [_name(row) for row in rows if row.values.get("answer") in _SKIPPED_ANSWERS]
     skipped = counted(names, "that annotators rejected or ignored", "left out")
     of_words = roles.keys() & {"words", "tags", "spans"}
-    read = _of_words if of_words or ("label" not in roles and _hold_words(kept)) else _of_texts
+    read = _of_words if of_words or ("label" not in roles and _hold_words(rows)) else _of_texts
     return read(table, kept, roles, list(skipped))
 
 

@@ -148,6 +148,9 @@ def test_spans_of_prodigy(tmp_path):
     found = read(tmp_path, rows, "a.jsonl")
     assert spans_of(found) == [(Span(0, 2, "PER"),), ()], "accepted without spans: there are none"
     assert found.rows[0].example.words == ("Ann", "Lee", "ran")
+    for each in rows:
+        del each["tokens"]
+    assert spans_of(read(tmp_path, rows[1:], "a.jsonl")) == [()], "rejected rows have spans"
 
 
 @pytest.mark.parametrize(
