@@ -10,7 +10,6 @@ import copy
 import itertools
 import json
 import operator
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
