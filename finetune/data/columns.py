@@ -75,7 +75,7 @@ class Field(NamedTuple):
         values, indices = self.distinct(array)
         return [values[index] for index in indices.tolist()]
 
-    def distinct(self, array: pa.Array | Numbers) -> tuple[list[Any], Numbers]:
+    def distinct(self, array: Any) -> tuple[list[Any], Numbers]:
         """Values of a column, of which JSON has each once, and the number of that of each row."""
         import numpy as np
 
