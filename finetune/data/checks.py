@@ -296,7 +296,7 @@ def _distribution(counts: Counter[str], example: Example) -> str:
         unit = "tag" if example.spans is None else "span"
         unit = unit if example.relations is None else "relation"
     listed = [
-        f"{name} {count:,} ({100 * count / total:.1f}%)"
+        f"{name} ({count:,}, {100 * count / total:.1f}%)"
         for name, count in counts.most_common(_MAX_LABELS)
     ]
     omitted = f", … ({len(counts)} in all)" if len(counts) > _MAX_LABELS else ""

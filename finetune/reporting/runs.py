@@ -131,7 +131,7 @@ class ModelRuns:
             prefix = f"{run.path.name}: " if len(self.runs) > 1 else ""
             lines += [f"{prefix}{line}" for line in run.warnings]
             if not self.seeds and (reasons := run.environment.get("degenerate")):
-                lines.append(f"{run.path.name} is degenerate: {'; '.join(reasons)}")
+                lines.append(f"{prefix}the run is degenerate: {'; '.join(reasons)}")
         for run_of_seed in self.seeds.get("degenerate") or ():
             seed = run_of_seed["seed"]
             name = seed if "folds" in self.seeds else f"seed {seed}"

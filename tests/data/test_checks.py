@@ -39,7 +39,7 @@ def test_clean_data_has_only_infos():
     assert findings[0].message == "films (csv), examples: train 10, validation 4"
     shown = render(findings)
     assert shown.endswith("0 errors, 0 warnings")
-    assert "10 labels: a 5 (50.0%), b 5 (50.0%)" in shown
+    assert "10 labels: a (5, 50.0%), b (5, 50.0%)" in shown
     assert "words mean 2.0, median 2, 95% up to 2, longest 2" in shown
 
 
@@ -97,7 +97,7 @@ def test_numbers_and_several_labels():
     messages = [f.message for f in found(numbers, "labels")]
     assert messages == ["train: numbers 1 to 4.5, mean 2.75", "test: numbers 2 to 2, mean 2.00"]
     several = texts(train=[text(0, "x", ("a", "b")), text(1, "y", ())])
-    assert found(several, "labels")[0].message == "train: 2 labels: a 1 (50.0%), b 1 (50.0%)"
+    assert found(several, "labels")[0].message == "train: 2 labels: a (1, 50.0%), b (1, 50.0%)"
 
 
 def test_empty_damaged_and_long_texts():
@@ -235,7 +235,7 @@ def test_on_files(tmp_path):
     (tmp_path / "train.conll").write_text("Ann B-PER\nran O\n\nAnn B-PER\nran O\n")
     (tmp_path / "test.conll").write_text("Lee B-PER\n")
     shown = render(check_data(read_tokens(str(tmp_path))))
-    assert "train: 2 spans: PER 2 (100.0%)" in shown
+    assert "train: 2 spans: PER (2, 100.0%)" in shown
     assert f"at {tmp_path}/train.conll:4" in shown
 
 

@@ -88,7 +88,7 @@ def test_a_single_run_that_learnt_nothing_reproduces_nothing(recipe: Path, tmp_p
     assert 'test: every prediction is "' in outcome.out and said in outcome.out
     about = json.loads((folder / "environment.json").read_text())
     assert about["recipe"]["verdicts"][0]["verdict"] == "not reproduced (degenerate)"
-    assert "one is degenerate: " in (folder / "report.html").read_text("utf-8")
+    assert "the run is degenerate: " in (folder / "report.html").read_text("utf-8")
 
 
 def test_a_seed_that_diverges_is_flagged_and_the_others_count(
