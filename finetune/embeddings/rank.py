@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +35,8 @@ class Ranker:
     """A trained model of pairs with the candidates that it ranks.
 
     Scores equal ``finetune predict`` without ``--calibrate``, with the query as the first text and
-    the candidate as the second. Vectors are compared in float32, so that few scores tie.
+    the candidate as the second. Vectors are compared in float32, so that few scores tie. A
+    cross-encoder ranks a blank candidate last for a blank query.
 
     Args:
         run: Folder of a run of ``classify`` or ``nli`` on pairs.
@@ -88,9 +90,9 @@ class Ranker:
             task = replace(self.task, state=self.task.state.unfitted())
             pairs = [TextExample(index, query, text) for index, text in enumerate(self.candidates)]
             predicted: Any = predict(task, self.model, pairs, self.predictor.accelerator)
-            return torch.tensor(
-                [p.label if self.is_number else p.scores[self.label] for p in predicted]
-            )
+            values = [p.label if self.is_number else p.scores[self.label] for p in predicted]
+            scores = torch.from_numpy(np.array(values, np.float32))
+            return scores.nan_to_num(nan=-torch.inf)  # two blank texts have no prediction
         with torch.no_grad():
             vectors = self._vectors([query], self.model.query_vectors)
             logits: Tensor = self.model.compare(vectors, self.vectors)

@@ -37,6 +37,14 @@ def test_scores_are_those_of_predictions(encoder: str):
     assert Ranker(folder, []).rank(query) == []
 
 
+@pytest.mark.parametrize("task", ["nli", "classify"])
+def test_a_cross_encoder_ranks_a_blank_candidate_last_for_a_blank_query(task: str):
+    folder = fx.trained(task, data=str(fx.data("pairs" if task == "nli" else "numbers")))
+    ranked = Ranker(folder, ["A dog runs.", " ", "It rains."]).rank("")
+    assert [text.index for text in ranked][-1] == 1
+    assert [text.score == -torch.inf for text in ranked] == [False, False, True]
+
+
 def test_errors():
     for folder, label, message in (
         (fx.trained("classify"), None, "needs a model of pairs"),
