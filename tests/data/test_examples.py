@@ -138,6 +138,11 @@ def test_what_no_example_has() -> None:
     assert [*Examples().columns("words", "tag_columns")] == [], "of no examples, any field"
 
 
+def test_content_is_a_line_for_each_example() -> None:
+    rows = Examples(TokenExample(n, ("a", "\0", "b", "\0")) for n in range(3))
+    assert len(b"".join(rows.content("")).splitlines()) == 3
+
+
 def test_the_digest_tells_apart_content_and_order_but_not_places() -> None:
     first = collected(iter(TEXTS))
     moved = collected(replace(each, where="g") for each in TEXTS)
