@@ -249,7 +249,7 @@ class Encoder(nn.Module):
         """
         depths = {"none": -1, "embeddings": 0, "all": self.top_depth}
         depth = depths[what] if what in depths else int(what)
-        if depth > self.top_depth or (depth == self.top_depth and what != "all"):
+        if what not in depths and not 0 <= depth < self.top_depth:
             raise UserError(f"cannot freeze {what} layers: the model has {self.top_depth - 1}")
         frozen = [
             parameter

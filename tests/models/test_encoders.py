@@ -218,8 +218,9 @@ def test_freeze(family: str) -> None:
     assert trained("all") == set()
     assert not {0, 1} & trained("1")
     assert trained(top - 1) <= {top}
-    with pytest.raises(ValueError, match="cannot freeze"):
-        trained(top)
+    for number in (top, -1):
+        with pytest.raises(ValueError, match="cannot freeze"):
+            trained(number)
 
 
 def test_loads_in_float32_without_pooler(tmp_path) -> None:
