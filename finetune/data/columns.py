@@ -76,7 +76,8 @@ class Field(NamedTuple):
         return [values[index] for index in indices.tolist()]
 
     def distinct(self, array: Any) -> tuple[list[Any], Numbers]:
-        """Values of a column, of which JSON has each once, and the number of that of each row."""
+        """The values of a column, and the index of that of each row; values in JSON, unlike
+        others, are listed once."""
         import numpy as np
 
         if not hasattr(array, "dictionary"):

@@ -396,10 +396,10 @@ def _shared_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
             f"{abbreviated([file.name for file in files], 2)}: no gold in it to compare with: name "
             "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
-    sides = [
-        replace(file, rows=[type.gold_of_row(n, row.where, row.values) for n, row in rows])
-        for file, rows in ((file, enumerate(file.rows)) for file in with_gold)
-    ]
+    sides = []
+    for file in with_gold:
+        rows = [type.gold_of_row(n, row.where, row.values) for n, row in enumerate(file.rows)]
+        sides.append(replace(file, rows=rows))
     first = sides[0]
     for file, gold in zip(with_gold[1:], sides[1:], strict=True):
         same_type = len({"tags" in side.rows[0].values for side in (with_gold[0], file)}) == 1

@@ -34,8 +34,7 @@ def answers_of(tables: Tables) -> Items:
     items = items.take(~np.isnan(items.score))
     if not len(items):
         raise UserError(
-            "these predictions have no answers with a probability, as those of numbers: only a "
-            "model with probabilities can abstain."
+            "these predictions have no answers with a probability: there is none to abstain from."
         )
     columns = {"cluster": tables.clusters[items.example]}
     return replace(items, credit=items.credit > 0, columns=columns)

@@ -266,7 +266,8 @@ WITHOUT_LABELS = (
 def _cross_entropies(tables: Tables, of_votes: bool) -> np.ndarray:
     # of the votes with themselves or with the probabilities
     sides = [tables.distributions, tables.distributions if of_votes else tables.all_probabilities]
-    names = canonical_names({name for side in sides for row in side for name in row})
+    # in order, so that sums do not depend on the hashes of names
+    names = canonical_names(dict.fromkeys(name for side in sides for row in side for name in row))
     columns = {name: index for index, name in enumerate(dict.fromkeys(names.values()))}
     votes, others = np.zeros((2, len(tables), len(columns)))
     for array, side in zip((votes, others), sides, strict=True):
