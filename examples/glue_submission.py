@@ -42,8 +42,9 @@ def best_run(folder: Path) -> Path:
 
     def score(run: Path) -> float:
         metrics = json.loads((run / "metrics.json").read_text("utf-8"))
+        metric = json.loads((run / "config.json").read_text("utf-8"))["metric"]
         values = (metrics[split] for split in metrics if split.startswith("validation"))
-        return sum(next(iter(scores.values())) for scores in values)
+        return sum(scores[metric or next(iter(scores))] for scores in values)
 
     runs = [path.parent for path in folder.glob("seed-*/metrics.json")]
     if not runs:
