@@ -399,7 +399,8 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        self._refuse(self.unused, "does not apply to this task: leave it out.")
+        if self.unused:
+            self._refuse(self.unused, f"does not apply to {self.description.name}: leave it out.")
         if self.validation == "none":
             self._refuse(
                 ("metric", "calibrate"),

@@ -121,7 +121,7 @@ WRONG = [
     (NerConfig, {"loss": "logit-adjusted"}, "does not apply to spans"),
     (TagConfig, {"crf": True, "loss": "focal"}, "--loss must be ce with --crf"),
     (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights must be none with"),
-    (NerConfig, {"label_smoothing": 0.1}, "--label-smoothing 0.1 does not apply to this"),
+    (NerConfig, {"label_smoothing": 0.1}, "--label-smoothing 0.1 does not apply to ner: leave"),
     (ClassifyConfig, {"label_smoothing": 0.1, "loss": "focal:1"}, "not go with --loss focal:1"),
     (ClassifyConfig, {"label_smoothing": 1.0}, "--label-smoothing must be 0 or more and below"),
     (ClassifyConfig, {"label_smoothing": 0.1, "few_shot": True}, "does not apply to --few-s"),
