@@ -76,8 +76,10 @@ class Field(NamedTuple):
         return [values[index] for index in indices.tolist()]
 
     def distinct(self, array: Any) -> tuple[list[Any], Numbers]:
-        """The values of a column, and the index of that of each row; values in JSON, unlike
-        others, are listed once."""
+        """The values of a column and, for each row, the index of its value.
+
+        Values that are written as JSON are listed once in each batch, all others once for each row.
+        """
         import numpy as np
 
         if not hasattr(array, "dictionary"):

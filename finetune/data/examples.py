@@ -53,7 +53,7 @@ probability of about n^2 / 2^65: 1e-5 for 20 million examples."""
 _STATS_PREFIX = "fact "
 """The beginning of the name of a column of a statistic; fingerprints depend on it."""
 _EXAMPLE_TYPES: Mapping[str, type[Any]] = {cls.__name__: cls for cls in EXAMPLES}
-_END = "\x00end of row\x00"  # of rows that are encoded at once; no word is so
+_END = "\x00end of row\x00"  # between rows that are encoded at once; no word equals it
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
