@@ -235,8 +235,8 @@ def find_label_errors(command: Check) -> bool:
             "chance: train the folds with more --epochs, or with another --model."
         )
     issues = find_label_issues(folds)
-    found = quantity(len(issues), "label issue")
-    show(f"{found} among the {quantity(number, 'label')} of the training data")
+    num_issues = quantity(len(issues), "label issue")
+    show(f"{num_issues} among the {quantity(number, 'label')} of the training data")
     show(score)
     if accuracy - baseline < 2 * math.sqrt(accuracy * (1 - accuracy) / number):
         show("warning: this is hardly better than chance, and so are the label issues", error=True)

@@ -196,7 +196,7 @@ def _pattern_of_files(folder: Path) -> str | None:
     # a pattern that names data files of one format in a folder, or else below it
     suffixes = [f"{suffix}{more}" for suffix in SUFFIXES for more in ("", *COMPRESSIONS)]
     start = glob.escape(str(folder))
-    for pattern in (f"{start}/{rest}{suffix}" for rest in ("*", "**/*") for suffix in suffixes):
+    for pattern in (f"{start}/{stem}{suffix}" for stem in ("*", "**/*") for suffix in suffixes):
         if any(Path(name).is_file() for name in glob.iglob(pattern, recursive=True)):
             return pattern
     return None

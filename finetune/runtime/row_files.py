@@ -75,14 +75,14 @@ def with_columns(prediction: dict[str, Any], values: Mapping[str, Any]) -> dict[
     field of the prediction, or of an answer that readers would prefer to it, ``input_NAME``.
     """
     result = {"id": prediction["id"]}
-    own = next((index for index, key in enumerate(ANSWERS) if key in prediction), len(ANSWERS))
+    answer = next((index for index, key in enumerate(ANSWERS) if key in prediction), len(ANSWERS))
     has_one_answer = not prediction.keys().isdisjoint(ONE_ANSWER)
     for name, value in values.items():
         if name in ("id", "words") and value in (prediction.get(name), None, ""):
             continue
         if has_one_answer and name in ONE_ANSWER and "gold" not in values:
             name = "gold"
-        while name in prediction or name in result or name in ANSWERS[:own]:
+        while name in prediction or name in result or name in ANSWERS[:answer]:
             name = f"input_{name}"
         result[name] = value
     return result | prediction

@@ -269,16 +269,16 @@ def _cross_entropies(tables: Tables, of_votes: bool) -> np.ndarray:
     # in order, so that sums do not depend on the hashes of names
     names = canonical_names(dict.fromkeys(name for side in sides for row in side for name in row))
     columns = {name: index for index, name in enumerate(dict.fromkeys(names.values()))}
-    votes, others = np.zeros((2, len(tables), len(columns)))
-    for array, side in zip((votes, others), sides, strict=True):
+    votes, probabilities = np.zeros((2, len(tables), len(columns)))
+    for array, side in zip((votes, probabilities), sides, strict=True):
         for row, values in zip(array, side, strict=True):
             for name, value in values.items():
                 row[columns[names[name]]] += value
     if not of_votes:
-        others = np.round(others, 6)  # the digits of prediction files
-    sums = np.broadcast_to(others.sum(-1, keepdims=True), others.shape)
+        probabilities = np.round(probabilities, 6)  # the digits of prediction files
+    sums = np.broadcast_to(probabilities.sum(-1, keepdims=True), probabilities.shape)
     # 1e-6 is the least probability of prediction files that is not 0
-    logs = np.log(np.maximum(ratio(others, sums), 1e-6))
+    logs = np.log(np.maximum(ratio(probabilities, sums), 1e-6))
     return means(0.0 - (votes * logs).sum(-1))
 
 
