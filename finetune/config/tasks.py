@@ -76,7 +76,7 @@ ADVICE = {
     "validation_file": "write --data train=FILE,validation=FILE",
     "eval_strategy": "a run evaluates after each epoch, or with --eval-every N after N steps",
     "evaluation_strategy": "a run evaluates after each epoch, or with --eval-every N after N steps",
-    "logging_steps": "leave it out: a run logs by time",
+    "logging_steps": "leave it out: the log of a run has about 200 lines",
     "save_total_limit": "leave it out: a run keeps the best model and the last checkpoint",
     "overwrite_output_dir": "name a new --out, or continue the run in it with --resume",
     "lr_scheduler_type": "leave it out: the learning rate falls linearly after --warmup",

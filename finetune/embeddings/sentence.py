@@ -87,6 +87,7 @@ class SentenceState(TaskState):
         if len(self.labels):
             examples = TYPES["number"].read_gold(source, **options, **usual)
             if any(isinstance(example.label, float) for example in examples):
+                # a number as label asks for the cosine; scores are against the gold of the file
                 return (replace(row, label=row.label or 0.0) for row in examples)
         return self.read(source, **options)
 

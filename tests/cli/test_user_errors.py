@@ -70,7 +70,7 @@ classify --model decoder --data sentiment | type 'gpt2' | is a decoder | roberta
 classify --model mute --data sentiment | mute | no vocabulary | tokenizer.json
 classify --overlap 3 | unknown option '--overlap'. See finetune classify --help.
 classify --per_device_train_batch_size 3 | unknown option | --batch-size N counts the examples
-classify --logging_steps 9 | unknown option '--logging-steps': leave it out: a run logs by time
+classify --logging_steps 9 | unknown option | leave it out: the log of a run has about 200 lines
 run cola | cola: no such recipe file | `finetune run --only cola` lists those with this text
 export classify | missing --out FOLDER: see finetune export --help
 classify --fp16 | unknown option '--fp16': write --precision fp16. See
