@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,19 @@ IGNORED = -100
 
 ANSWERABLE, UNANSWERABLE = "answer", "no answer"
 """The labels of questions with and without an answer in their context."""
+
+
+_T = TypeVar("_T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[_T]) -> type[_T]:
+    """Make a data class with slots for values that are made for each row.
+
+    Type checkers refuse changes of its fields. The class does not, since a frozen one takes five
+    times as long to make.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 class UserError(ValueError):
@@ -76,7 +89,7 @@ class Answer(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SenseTarget:
     """The words ``start`` to ``end - 1`` of a sentence, whose sense is to be found.
 
@@ -99,7 +112,7 @@ class SenseTarget:
         return self.key
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TextExample:
     """One text, or a pair of texts, with its label.
 
@@ -180,7 +193,7 @@ class TextExample:
         return _example_dict(self, label, text_pair=self.pair, votes=votes)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Question(TextExample):
     """The question ``text`` in the context ``pair``.
 
@@ -211,7 +224,7 @@ class Question(TextExample):
         return _example_dict(self, gold, text_pair=self.pair)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChoiceQuestion(TextExample):
     """The question ``pair`` with its choices, after the context ``text``, which may be empty.
 
@@ -238,7 +251,7 @@ class ChoiceQuestion(TextExample):
         return _example_dict(self, self.label, text_pair=self.pair, choices=choices)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TextBlock(TextExample):
     """A block of lines for ``finetune pretrain``.
 
@@ -257,7 +270,7 @@ class TextBlock(TextExample):
         return ["text", text, None, None, None, document]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TokenExample:
     """One sentence or text as words.
 
@@ -415,7 +428,7 @@ class LabelSet:
         return self.names[index]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TokenSequence:
     """One sequence for the model: a whole example, or one window of a long one.
 
@@ -457,7 +470,7 @@ TENSORS = (
 """The tensors of a ``Batch``, except its targets."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Batch:
     """A micro-batch: N sequences in one row of T tokens, without padding.
 
@@ -520,7 +533,7 @@ class WindowOutput(NamedTuple):
         return self.window
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prediction:
     """Base class of the predictions for an example.
 
@@ -556,7 +569,7 @@ class Prediction:
         return dataclasses.replace(self, decided=decided, **changes)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TextPrediction(Prediction):
     """A label, several labels or a number, with the probabilities of it and of all labels.
 
@@ -628,7 +641,7 @@ class TextPrediction(Prediction):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChoicePrediction(Prediction):
     """The index of the most probable choice of a question, its text, and all probabilities.
 
@@ -681,7 +694,7 @@ class ChoicePrediction(Prediction):
         return {"choice": self.choice, "choice_text": self.text, **scores}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WordPrediction(Prediction):
     """Base class of predictions for words; ``offsets`` and ``text`` are set for raw text.
 
@@ -705,7 +718,7 @@ class WordPrediction(Prediction):
         return values
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TokenPrediction(WordPrediction):
     """A tag and its probability for every word.
 
@@ -757,7 +770,7 @@ class TokenPrediction(WordPrediction):
         return {"words": list(self.words), **tags, **_known(offsets=self.offsets, spans=spans)}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SpanPrediction(WordPrediction):
     """Labeled spans of words, which may nest, with probabilities.
 
@@ -790,7 +803,7 @@ class SpanPrediction(WordPrediction):
         return {"words": list(self.words), **_known(offsets=self.offsets, spans=spans)}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RelationPrediction(WordPrediction):
     """Labeled relations between given spans of words, with probabilities.
 
@@ -826,7 +839,7 @@ class FoundAnswer(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnswerPrediction(Prediction):
     """The answer to a question: characters of its context, or none.
 
@@ -866,7 +879,7 @@ class AnswerPrediction(Prediction):
         return values | scores | {"best": [_json(answer._asdict()) for answer in self.best]}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SentencePrediction(Prediction):
     """The vectors of a text, or of both texts of a pair, and the result of comparing the pair.
 
@@ -901,7 +914,7 @@ class SentencePrediction(Prediction):
         return _known(**values, similarity=self.similarity)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MaskedPrediction(Prediction):
     """The most probable subwords at the chosen positions of a sequence.
 
