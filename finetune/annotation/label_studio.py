@@ -34,9 +34,14 @@ def is_annotation(row: Mapping[str, Any]) -> bool:
     return ANNOTATOR in row or ANNOTATION in row
 
 
-def has_no_results(header: Collection[str], texts: Collection[str]) -> bool:
-    """Whether an export as JSON-MIN, CSV or TSV has no column besides those of ``texts``."""
-    return ANNOTATION in header and _ABOUT_ANNOTATIONS.union(texts).issuperset(header)
+def result_columns(header: Collection[str], texts: Collection[str]) -> list[str] | None:
+    """The columns of JSON-MIN, CSV or TSV that may hold results, besides those of ``texts``.
+
+    None if the header is not of such an export.
+    """
+    if ANNOTATION not in header:
+        return None
+    return [name for name in header if name not in _ABOUT_ANNOTATIONS.union(texts)]
 
 
 def minimal_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from finetune.data.labels import convert_labels
 from finetune.data.tables import Table, check_columns, open_text_table, read_file
 from finetune.data.tag_conversion import to_bio
 from finetune.data.token_rows import TokenRow, token_row, word_columns
-from finetune.types import TokenExample
+from finetune.types import TokenExample, abbreviated
 
 _SKIPPED_ANSWERS = ("reject", "ignore")
 """Values of the column ``answer`` of Prodigy with which an annotator excludes a row."""
@@ -84,8 +84,10 @@ def read_annotations(
             f"{file.name}: it has questions on contexts, and convert takes texts with labels or "
             "spans: name a column of texts with --columns text=NAME."
         )
-    of_texts = texts.HEADER_NAMES.difference(texts.LABEL_COLUMNS).union(roles.values())
-    if label_studio.has_no_results(table.header, of_texts):  # as in the rows of its JSON
+    of_texts = texts.HEADER_NAMES.difference(texts.LABEL_COLUMNS)
+    of_texts |= {roles[role] for role in ("text", "pair") if role in roles}
+    results = label_studio.result_columns(table.header, of_texts)
+    if results == []:  # as in the rows of its JSON
         table.header = [*table.header, "label"]
         rows = [row._replace(values={**row.values, "label": []}) for row in rows]
     kept = [row for row in rows if row.values.get("answer") not in _SKIPPED_ANSWERS]
@@ -93,7 +95,13 @@ def read_annotations(
     skipped = counted(names, "that annotators rejected or ignored", "left out")
     of_words = roles.keys() & {"words", "tags", "spans"}
     read = _of_words if of_words or ("label" not in roles and _hold_words(rows)) else _of_texts
-    return read(table, kept, roles, list(skipped))
+    annotations = read(table, kept, roles, list(skipped))
+    if results and read is _of_texts and table.read["label"] is None:
+        annotations.notes.append(
+            "no column is known to hold the results of Label Studio: read as texts without gold; "
+            f"if one of {abbreviated(results)} has them, write --columns label=NAME or spans=NAME"
+        )
+    return annotations
 
 
 def rows_of_tool(value: Any, where: str) -> Iterator[Row]:
