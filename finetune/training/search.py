@@ -64,7 +64,8 @@ def parse_space(task: str, values: Mapping[str, Any]) -> dict[str, BaseDistribut
     setting is unknown or must not vary, or a value has another type or is illegal.
     """
     types, affected = setting_types(CONFIGS[task]), affects_of(CONFIGS[task]).items()
-    legal = [name for name, affects in affected if affects.results and not affects.scores]
+    varying = [name for name, affects in affected if affects.results and not affects.scores]
+    legal = [name for name in varying if name not in CONFIGS[task].unused]
     space = dict[str, BaseDistribution]()
     for spelled, listed in values.items():
         name = spelled.replace("-", "_")

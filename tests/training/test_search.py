@@ -156,6 +156,8 @@ def test_spaces_are_typed():
     assert space["lr"] == FloatDistribution(1e-5, 1e-3, log=True)
     assert space["batch_size"] == IntDistribution(4, 8)
     assert space["epochs"] == CategoricalDistribution([2.0, 2.5])
+    with pytest.raises(UserError, match="label_smoothing: not a setting of ner"):
+        parse_space("ner", {"label_smoothing": [0.0, 0.1]})
 
 
 def test_several_processes_are_refused_before_anything_is_written(
