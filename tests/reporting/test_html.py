@@ -148,8 +148,16 @@ def test_the_labels_of_relations_are_scores_by_class(tmp_path: Path):
 
 def test_numbers_have_errors_of_a_size_and_no_marks(tmp_path: Path):
     page = reported(numbers_run(tmp_path / "run"))
-    assert "the largest errors come first." in page.text and "Highlights" not in page.text
+    assert "those with the largest error come first." in page.text and "Highlights" not in page.text
     assert not page.named("mark")
+
+
+def test_of_cosines_the_ranks_differ(tmp_path: Path):
+    data = [{"text": f"a {n}", "text_pair": "b", "label": n / 2} for n in range(4)]
+    cosines = [{"label": score, "similarity": "cosine"} for score in (0.9, 0.6, 0.7, 0.8)]
+    page = reported(write_run(tmp_path / "run", "classify", {"test": data}, cosines))
+    assert "those with the largest difference of ranks come first." in page.text
+    assert "difference of ranks 0.7500" in page.text
 
 
 def test_a_context_is_shown_where_it_has_an_answer(tmp_path: Path):

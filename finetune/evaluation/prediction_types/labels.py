@@ -466,12 +466,14 @@ def _as_numbers(tables: Tables) -> Tables:
                 f"{name} value {index} is {side[index]}: only finite numbers have a score"
             )
     gold, predicted = (side.tolist() for side in sides)
+    category = "error"
     if not _on_scale_of_gold(tables):  # their ranks are compared, as fractions
+        category = "difference of ranks"
         weights = np.ones((1, len(gold)))
         sides = [weighted_ranks(side, weights)[0] / len(gold) for side in sides]
     deviation = np.abs(sides[0] - sides[1])
     nothing = np.zeros(len(gold), bool)  # no number is exactly right
-    columns = {"deviation": deviation, "category": np.full(len(gold), "error", object)}
+    columns = {"deviation": deviation, "category": np.full(len(gold), category, object)}
     items = Items.of(range(len(gold)), gold, predicted, credit=nothing, **columns)
     return replace(tables, gold=gold, predicted=predicted, items=items)
 
