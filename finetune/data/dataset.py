@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finetune.data.examples import Examples
+from finetune.runtime.memory import without_garbage_collection
 from finetune.types import UserError
 
 WARNING = "warning: "
@@ -94,6 +95,7 @@ _fingerprints: dict[Any, str] = {}
 """Fingerprints of large data, by the hashes of their splits."""
 
 
+@without_garbage_collection()
 def fingerprint(splits: Mapping[str, Sequence[Any]]) -> str:
     """Compute the hexadecimal SHA-256 of all examples in order, of the splits by name."""
     examples = {name: Examples.of(splits[name]) for name in sorted(splits)}

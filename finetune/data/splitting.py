@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.config.tasks import TrainConfig
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected
+from finetune.runtime.memory import without_garbage_collection
 from finetune.types import ChoiceQuestion, Example, UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def with_held_out_splits(
     return hold_out(dataset, config.validation_share, default)
 
 
+@without_garbage_collection()
 def hold_out(
     dataset: Dataset, share: float | None = None, default: float = DEFAULT_SHARE
 ) -> Dataset:
