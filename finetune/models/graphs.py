@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -59,7 +60,9 @@ class EncoderGraphs:
         masters: MasterWeights | None = None,
         report: Callable[[str], object] = print,
     ) -> None:
-        self.encoder, self.shapes, self.recorder, self.report = encoder, shapes, recorder, report
+        # the encoder refers to this: a cycle would keep the memory of both until Python finds it
+        self.encoder: Any = weakref.proxy(encoder)
+        self.shapes, self.recorder, self.report = shapes, recorder, report
         self.masters, self.is_trained = masters, bool(encoder.trained_parameters())
         self.read = [*encoder.model.parameters(), *encoder.model.buffers()]
         self.recorded_for: tuple[list[int], int] = [], 0
@@ -81,29 +84,41 @@ class EncoderGraphs:
             batch = replace(batch, token_type_ids=torch.zeros_like(batch.input_ids))
         row, num_tokens = with_fillers(batch, shape), len(batch.input_ids)
         if recorder := self.recorder:
-            device = batch.input_ids.device.type
-            key = PassKey(
-                shape,
-                tuple(layers),
-                torch.is_grad_enabled() and self.is_trained,
-                self.encoder.model.training,
-                (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
-            )
-            now = [tensor.data_ptr() for tensor in self.read], CudaRecorder.num_failures
-            if now != self.recorded_for:  # recordings read other weights, or another generator
-                self.recorded_for = now
-                self.seen.clear()
-                self.recordings.clear()
-            waits = recorder.waiting is not None and recorder.waiting() is not None
-            if not (recorder.failure or waits or (key.has_gradients and self.masters is None)):
-                if key not in self.recordings:
-                    self._sight(recorder, key, batch, row)
-                if recording := self.recordings.get(key):
+            with recorder.lock:
+                if recording := self._recording(recorder, shape, layers, batch, row):
                     return recording.replay(row, num_tokens)
             if recorder.failure == WRONG_FILLERS:
                 return None
         states = self.encoder.packed_states(row, layers, shape=shape)
         return [state[:num_tokens] for state in states]
+
+    def _recording(
+        self,
+        recorder: CudaRecorder,
+        shape: RowShape,
+        layers: Sequence[int],
+        batch: Batch,
+        row: Batch,
+    ) -> Recording | None:
+        device = batch.input_ids.device.type
+        key = PassKey(
+            shape,
+            tuple(layers),
+            torch.is_grad_enabled() and self.is_trained,
+            self.encoder.model.training,
+            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
+        )
+        now = [tensor.data_ptr() for tensor in self.read], CudaRecorder.num_failures
+        if now != self.recorded_for:  # recordings read other weights, or another generator
+            self.recorded_for = now
+            self.seen.clear()
+            self.recordings.clear()
+        waits = recorder.waiting is not None and recorder.waiting() is not None
+        if recorder.failure or waits or (key.has_gradients and self.masters is None):
+            return None
+        if key not in self.recordings:
+            self._sight(recorder, key, batch, row)
+        return self.recordings.get(key)
 
     def _sight(self, recorder: CudaRecorder, key: PassKey, batch: Batch, row: Batch) -> None:
         self.seen[key] += 1

@@ -7,6 +7,7 @@ only one of them may wait for its backward pass.
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -40,6 +41,8 @@ class CudaRecorder:
     """The node of autograd of a replayed pass, which waits for its backward pass."""
     num_failures: ClassVar[int] = 0
     """Failures of all recorders: passes recorded before one may draw from a generator of then."""
+    lock: ClassVar[threading.Lock] = threading.Lock()
+    """Held while a pass is recorded or replayed: several threads may run the same model."""
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
@@ -67,8 +70,9 @@ class CudaRecorder:
                 results = run()
         except BaseException:  # torch leaves its stream in use, and its generator capturing
             torch.cuda.set_stream(current)
-            with contextlib.suppress(RuntimeError):  # and, if CUDA made it invalid, the pool
+            with contextlib.suppress(RuntimeError):  # and, if CUDA made it invalid, holds the pool
                 torch._C._cuda_endAllocateToPool(current.device_index, self.pool)
+                torch._C._cuda_releasePool(current.device_index, self.pool)
             generator.graphsafe_set_state(before)
             raise
         return graph.replay, results
@@ -191,6 +195,8 @@ class Recording:
             self.replay_backward, _ = recorder.record(self.write_gradients)
         self.live.clear()  # its memory is free for the next recording
         recorder.random.set_rng_state(random_state)
+        for tensor in (*self.results, *self.gradients):
+            tensor.fill_(torch.nan)  # which a replay overwrites
         self.replay_forward()
         if self.leaves:
             self.replay_backward()

@@ -43,6 +43,8 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
         log_with=None if track == "none" else track,
         project_dir=config.out if config else None,
     )
+    if accelerator.device.type == "cuda" and accelerator.device.index is not None:
+        torch.cuda.set_device(accelerator.device)  # accelerate leaves one of its own variable out
     if config:
         require_precision(resolve_precision(config, accelerator.device))
     return accelerator

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from finetune.config.tasks import TrainConfig
@@ -171,6 +173,16 @@ def test_settings_of_accelerate_without_effect_are_refused(
     monkeypatch.setenv(variable, off.get(variable, "1" if value.isdecimal() else "false"))
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     make_accelerator(config)
+
+
+def test_the_device_that_accelerate_names_is_the_current_one(monkeypatch: pytest.MonkeyPatch):
+    """Recordings of passes would be on another device, and compute nothing."""
+    current, gpu = list[torch.device](), torch.device("cuda", 1)
+    named = SimpleNamespace(device=gpu)
+    monkeypatch.setattr("finetune.runtime.launch.Accelerator", lambda **options: named)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    make_accelerator()
+    assert current == [gpu]
 
 
 def test_predict_refuses_another_mixed_precision(workdir: Path, monkeypatch: pytest.MonkeyPatch):

@@ -101,6 +101,8 @@ def test_after_a_failed_recording_steps_run_plainly(
         result = fx.fit(fx.config("classify", **settings, out=str(tmp_path / "first")))
     assert result.cuda_graphs.startswith("not used: CUDA")
     torch.cuda.empty_cache()
+    pools = {segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()}
+    assert pools == {(0, 0)}, "the pool of the recordings is free"
     result = fx.fit(fx.config("classify", **settings, out=str(tmp_path / "second")))
     assert result.cuda_graphs.startswith("used for")
 

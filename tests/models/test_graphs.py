@@ -6,8 +6,13 @@ Attention reads the boundaries of sequences as a tensor, as FlashAttention does.
 from __future__ import annotations
 
 import copy
+import gc
 import sys
+import time
+import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -248,6 +253,13 @@ class NoMemory(CallAgain):
         raise torch.OutOfMemoryError("out of memory")
 
 
+class RecordsNothing(CallAgain):
+    """As a recording does whose kernels start on another device."""
+
+    def record(self, run: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
+        return (lambda: None), run()
+
+
 class SaysNothing(CallAgain):
     def warm_up(self, run: Callable[[], Any]) -> Any:
         raise AssertionError
@@ -258,6 +270,7 @@ class SaysNothing(CallAgain):
     [
         (SaysNothing(), "AssertionError"),
         (OtherNumbers(), "a replayed pass differs from the plain pass"),
+        (RecordsNothing(), "a replayed pass differs from the plain pass"),
         (Fails(), "operation not permitted when stream is capturing"),
         (NoMemory(), "out of memory"),
     ],
@@ -265,11 +278,48 @@ class SaysNothing(CallAgain):
 def test_one_sentence_and_the_same_numbers_without_recordings(
     recorder: CallAgain, reason: str
 ) -> None:
-    encoder, said = encoder_of(), list[str]()
+    p = 0.0 if isinstance(recorder, RecordsNothing) else 0.1
+    encoder, said = encoder_of(p=p), list[str]()
     plain, _ = steps(copy.deepcopy(encoder), seeds(1, 2), None)
     found, run = steps(encoder, seeds(1, 2), recorder, report=said.append)
     assert said == [f"CUDA graphs are not used: {reason}"] and recorder.failure == reason
     assert not run.recordings and all(map(torch.equal, plain, found))
+
+
+def test_threads_do_not_mix_their_rows() -> None:
+    class Slow(CallAgain):
+        def record(self, run: Any) -> Any:
+            replay, results = super().record(run)
+            return (lambda: (time.sleep(0.01), replay()) and None), results
+
+    encoder = encoder_of(p=0.0).eval()
+    (batch,) = seeds(1)
+    batches = [batch, replace(batch, input_ids=batch.input_ids.flip(0))]
+    with torch.no_grad():
+        expected = [encoder(batch) for batch in batches]
+    replaying(encoder, Slow())
+
+    def states_of(number: int) -> list[Tensor]:
+        with torch.no_grad():
+            return [encoder(batches[number]) for _ in range(5)]
+
+    states_of(0)  # records the pass
+    with ThreadPoolExecutor(2) as threads:
+        for found, states in zip(threads.map(states_of, range(2)), expected, strict=True):
+            torch.testing.assert_close(torch.stack(found), states.expand(5, -1, -1))
+
+
+def test_an_encoder_is_freed_with_its_recordings() -> None:
+    """Else each model of a search would keep the memory of its device."""
+    encoder = encoder_of()
+    encoder.prediction_graphs = EncoderGraphs(encoder, SHAPES, None)
+    weight = weakref.ref(next(encoder.parameters()))
+    gc.disable()
+    try:
+        del encoder
+        assert weight() is None
+    finally:
+        gc.enable()
 
 
 def test_a_replay_may_round_otherwise_than_equal_plain_passes() -> None:
