@@ -8,10 +8,10 @@ missed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from operator import attrgetter
 from typing import Any
 
@@ -167,10 +167,16 @@ def match_spans(gold: Collection[Span], predicted: Collection[Span]) -> list[_Pa
     equal = set(gold) & set(predicted)
     free_gold, free_predicted = set(gold) - equal, set(predicted) - equal
     pairs: list[_Pair] = [(span, span) for span in equal]
+    by_start = sorted(free_predicted)
+    starts = [span.start for span in by_start]
+    longest = max((span.end - span.start for span in by_start), default=0)
     overlapping = [
-        pair
-        for pair in product(free_gold, free_predicted)
-        if pair[0].start < pair[1].end and pair[1].start < pair[0].end
+        (one, other)
+        for one in free_gold
+        for other in by_start[
+            bisect_left(starts, one.start - longest) : bisect_left(starts, one.end)
+        ]
+        if one.start < other.end
     ]
     for one, other in sorted(overlapping, key=_closest_first):
         if one in free_gold and other in free_predicted:
