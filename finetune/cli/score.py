@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -59,14 +59,21 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
 
         with predicted(self.predictions, data, self) as predictions:
             saved = find_saved_model(self.predictions)  # None of a run of wsd, or of transformers
-            columns = saved_task(saved).state.config.columns if saved else ()
-            self._score(predictions, data, column_map(columns))
+            state = saved_task(saved).state if saved else None
+            columns, labels = (state.config.columns, state.labels) if state else ((), ())
+            self._score(predictions, data, column_map(columns), labels)
 
-    def _score(self, predictions: Path, gold: str | None, usual: Mapping[str, str] | None) -> None:
+    def _score(
+        self,
+        predictions: Path,
+        gold: str | None,
+        usual: Mapping[str, str] | None,
+        labels: Iterable[str] = (),
+    ) -> None:
         from finetune.evaluation.decisions.abstaining import abstained_note
         from finetune.evaluation.metrics import score
         from finetune.evaluation.prediction_types.labels import unpredicted_note
-        from finetune.evaluation.predictions import align_runs
+        from finetune.evaluation.predictions import align_runs, unknown_note
 
         aligned = align_runs([predictions], self.gold_source(gold, usual_columns=usual))
         (tables,) = aligned.runs
@@ -78,5 +85,6 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
         by_position = "Aligned by position: one of the files has no ids."
         unsure = aligned.aligned_by == "position" and usual is None  # not predicted from gold
         notes = [by_position if unsure else "", aligned.positive_note]
-        for note in filter(None, [*notes, unpredicted_note(tables), abstained_note(tables)]):
+        notes += [unknown_note(tables, labels), unpredicted_note(tables), abstained_note(tables)]
+        for note in filter(None, notes):
             show(note, error=True)

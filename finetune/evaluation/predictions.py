@@ -16,7 +16,8 @@ the text or words to show, so that nothing has to read the data again:
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -30,6 +31,7 @@ from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, wrong_value
+from finetune.evaluation.metrics import name_of
 from finetune.evaluation.prediction_types import KEYS, TYPES
 from finetune.evaluation.prediction_types.labels import unify
 from finetune.evaluation.prediction_types.spans import SPANS, predicted_scheme
@@ -339,6 +341,22 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
         runs = [with_costs(run, costs) for run in runs]
     one_file = source.gold is None and len(files) == 1
     return AlignedRuns(runs, gold.name, "" if one_file else aligned_by, note)
+
+
+def unknown_note(tables: Tables, labels: Iterable[str]) -> str:
+    """Say which classes of gold are not among the labels of a model."""
+    known = {*labels}
+    if tables.type is TAGS:  # classes are types of spans
+        known = {label.partition("-")[2] for label in known}
+    classes = tables.type.classes
+    if classes is None or not known:
+        return ""
+    counts = Counter(name_of(gold) for gold in tables.items.gold if gold is not None)
+    unknown = [f"{name} ({number:,})" for name, number in counts.items() if name not in known]
+    if not unknown:
+        return ""
+    listed = abbreviated(sorted(unknown))
+    return f"Gold has {classes.column}s that the model lacks and always misses: {listed}."
 
 
 def _read_source(

@@ -292,6 +292,7 @@ def test_score_says_what_training_said(task: str, workdir: Path):
     metrics = json.loads((workdir / task / "metrics.json").read_text())["test"]
     assert json.loads(outcome.out) == pytest.approx(metrics)
     again = run("score", workdir / task, "--data", gold, "--json")
+    assert "lacks" not in again.err
     assert json.loads(again.out) == pytest.approx(metrics), "the model predicts the file"
 
 
@@ -299,8 +300,14 @@ def test_a_finished_model_is_scored_on_other_data(workdir: Path, tmp_path: Path)
     """Also with a label that the model lacks; and what is refused."""
     rows = [{"text": "a warm room", "label": "pos"}, {"text": "a cold room", "label": "odd"}]
     file = data.write_jsonl(tmp_path / "other.jsonl", rows)
-    found = json.loads(run("score", workdir / "classify", "--data", file, "--format", "json").out)
+    outcome = run("score", workdir / "classify", "--data", file, "--format", "json")
+    found = json.loads(outcome.out)
     assert found["accuracy"] in (0.0, 0.5), "the label is missed"
+    assert "Gold has labels that the model lacks and always misses: odd (1)." in outcome.err
+    tagged = {"words": ["Ana", "is", "in", "Oslo"], "tags": ["B-PER", "O", "B-X", "B-LOC"]}
+    tags = data.write_jsonl(tmp_path / "tags.jsonl", [tagged])
+    lacking = "Gold has types that the model lacks and always misses: X (1)."
+    assert lacking in run("score", workdir / "tag", "--data", tags).ok().err
     run("score", workdir / "classify", file, "--data", file).refused("holds the gold labels, too")
     unknown = data.write_jsonl(tmp_path / "unknown.jsonl", [{"text": "a room", "label": "odd"}])
     run("score", workdir / "classify", "--data", unknown).refused(
