@@ -139,6 +139,18 @@ def test_prediction_lines(workdir: Path):
         assert sentence[span["start_char"] : span["end_char"]] == span["text"]
 
 
+def test_tags_of_another_scheme_in_the_input_are_not_read(workdir: Path, tmp_path: Path):
+    expected = run("predict", workdir / "tag", "--text", "Ana saw Oslo.").rows[0]["tags"]
+    for name, tags in (
+        ("pos.conll", ["NN", "VB", "NN", "."]),
+        ("bmes.conll", ["S-X", "O", "B-X", "E-X"]),
+    ):
+        lines = zip(["Ana", "saw", "Oslo", "."], tags, strict=True)
+        file = tmp_path / name
+        file.write_text("".join(f"{word} {tag}\n" for word, tag in lines))
+        assert run("predict", workdir / "tag", "--file", file).ok().rows[0]["tags"] == expected
+
+
 @pytest.mark.parametrize("text", ["", " ", "-warm", "--file", "\u200b", "a\u2028b", "🙂 é"])
 def test_any_text_has_one_answer(text: str, workdir: Path):
     for task in ("classify", "tag"):
