@@ -124,6 +124,11 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             )
         if self.resume and not self._can_resume:
             raise UserError("--resume continues --out FILE.jsonl, from --file with plain files.")
+        if self.file and not self._is_stream:
+            from finetune.data.files import open_data
+            from finetune.data.sources import input_files
+
+            open_data(input_files(self.file)[0], encoding=self.encoding)
         model = self._load()
         counts = self._print(model) if output is None else self._write(model, output)
         if process_index() == 0:
@@ -190,10 +195,13 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
 
     def _load(self) -> Predictor:
         quiet_libraries()
+        from finetune.tasks import model_folder
+
+        folder = model_folder(self.folder)  # a wrong name is told before torch is imported
         from finetune.inference.explanation import require_explained
         from finetune.inference.predictor import Predictor
 
-        model = Predictor(Path(self.folder), threshold=self.threshold, max_tokens=self.max_tokens)
+        model = Predictor(folder, threshold=self.threshold, max_tokens=self.max_tokens)
         if self.pair is not None and model.task.description.words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         if self.explain:

@@ -28,6 +28,7 @@ from finetune.config.recipes import (
 )
 from finetune.config.tasks import Resume
 from finetune.registry import LISTS, imported
+from finetune.runtime.processes import num_processes
 from finetune.types import UserError, abbreviated, quantity
 
 
@@ -128,11 +129,7 @@ class MultitaskOptions(Command):
 
     def run(self) -> None:
         """Train the tasks, and print the scores of each."""
-        from finetune import api
-        from finetune.reporting.environment import command_line
-        from finetune.runtime.launch import is_main_process
-        from finetune.runtime.progress import Reporter
-        from finetune.training.run_folder import RUNS
+        from finetune.data.preparation import look_at_data
 
         recipe = load_multitask(
             self.recipe,
@@ -144,6 +141,15 @@ class MultitaskOptions(Command):
             resume=self.resume,
         )
         quiet_libraries()
+        if num_processes() == 1 and not self.resume:
+            for _, config in recipe.tasks.values():
+                look_at_data(config)
+        from finetune import api
+        from finetune.reporting.environment import command_line
+        from finetune.runtime.launch import is_main_process
+        from finetune.runtime.progress import Reporter
+        from finetune.training.run_folder import RUNS
+
         seed = next(iter(recipe.tasks.values()))[1].seed
         out = Path(self.out or RUNS / f"{recipe.path.stem}-seed{seed}")
         reporter = Reporter(quiet=not is_main_process())

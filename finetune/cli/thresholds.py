@@ -43,10 +43,6 @@ class Thresholds(DecisionGoal, FormatOption, Command):
 
     def run(self) -> None:
         """Choose, save the choice, and print its effect."""
-        from finetune.evaluation.prediction_types import TYPES
-        from finetune.evaluation.runs import CHECKSUMS, RunFolder, write_run_checksums
-        from finetune.inference.vectors import FILE as DISTANCE_FILE
-        from finetune.inference.vectors import choose_distance
         from finetune.tasks import model_folder, replace_state, saved_task
 
         self.check()
@@ -59,6 +55,11 @@ class Thresholds(DecisionGoal, FormatOption, Command):
                 f"{folder} is a hub id, whose files cannot be changed here: add --dry-run, or "
                 "download the model into a folder."
             )
+        from finetune.evaluation.prediction_types import TYPES
+        from finetune.evaluation.runs import CHECKSUMS, RunFolder, write_run_checksums
+        from finetune.inference.vectors import FILE as DISTANCE_FILE
+        from finetune.inference.vectors import choose_distance
+
         task = saved_task(model)
         state: Any = task.state
         type, choice = TYPES[state.prediction_type], None

@@ -167,19 +167,21 @@ def _reader(about: TaskDescription, pair: bool | None, for_training: bool) -> Ro
     return TextReader(pair, labeled=for_training)
 
 
-def look_at_data(config: TrainConfig) -> None:
+def look_at_data(config: TrainConfig, without_test: bool = False) -> None:
     """Read small data files of a run, so that an error in them is told within a second.
 
-    The task, which reads them again, needs torch, whose import takes several.
+    The task, which reads them again, needs torch, whose import takes several. ``without_test``
+    leaves test splits unread.
 
     Raises:
         DataError: The data cannot be read; the message names file and line.
     """
-    if config.description.own_reader or not (source := resolve(config.data)).files:
+    data = PartOf(config.data, without_test)
+    if config.description.own_reader or not (source := resolve(data)).files:
         return
     paths = chain.from_iterable(source.files.values())
     if sum(path.stat().st_size for path in paths) <= LOOKED_AT:
-        read_examples(config, config.data)
+        read_examples(config, data)
 
 
 def read_data(task: TaskData, config: TrainConfig, source: Any = None) -> Dataset:

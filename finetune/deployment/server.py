@@ -73,9 +73,9 @@ class ServedModel:
             self.reader: Any = model
             self.predict: Any = model.predict_examples
         else:
+            source = model_folder(folder)
             from finetune.inference.predictor import Predictor  # exports are served without torch
 
-            source = model_folder(folder)
             weights = sorted(source.glob("*.safetensors"))
             predictor = Predictor(source)
             task, labels = predictor.task.name, list(predictor.labels)

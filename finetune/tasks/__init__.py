@@ -196,8 +196,6 @@ def model_folder(folder: str | Path) -> Path:
     (``OWNER/NAME``, with ``@REVISION`` if not ``main``), whose files are downloaded unless they are
     cached. The model was saved by this toolkit, or by transformers with a trained head.
     """
-    from finetune.tasks.model_config import architecture, has_trained_head
-
     name = str(folder)
     is_short_name = resolve_model(name) != name
     if not Path(name).is_dir() and (is_short_name or ("/" in name and is_hub_id(name))):
@@ -212,6 +210,8 @@ def model_folder(folder: str | Path) -> Path:
             f"{folder}: {problem}. Give a run folder, the model inside it, or a hub id "
             "(OWNER/NAME)."
         )
+    from finetune.tasks.model_config import architecture, has_trained_head  # they need torch
+
     if has_trained_head(folder):
         return folder
     if model_class := architecture(folder):

@@ -440,31 +440,41 @@ def test_mlflow(workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert tracked.data.params["lr"] and tracked.info.status == "FINISHED"
 
 
-BAD_DATA = {
-    "classify": "the header has the column 'label' 2 times",
-    "tag": "CSV rows cannot hold words with tags",
-    "qa": "no column is known to hold the context",
-    "choice --seeds 2": "no column is known to hold a list of choices",
-    "nli --dry-run": "the header has the column 'label' 2 times",
-    "check --task qa": "no column is known to hold the context",
-    "check": "the header has the column 'label' 2 times",
+TWICE = "bad.csv:1: the header has the column 'label' 2 times"
+NO_FOLDER = "none: no such folder"
+EARLY_ERRORS = {
+    "classify --data bad.csv": TWICE,
+    "tag --data bad.csv": "bad.csv: CSV rows cannot hold words with tags",
+    "qa --data texts.csv": "texts.csv: no column is known to hold the context",
+    "choice --seeds 2 --data texts.csv": "texts.csv: no column is known to hold a list of choices",
+    "nli --dry-run --data bad.csv": TWICE,
+    "search classify --data bad.csv": TWICE,
+    "run two.yaml": TWICE,
+    "check --task qa --data texts.csv": "texts.csv: no column is known to hold the context",
+    "check --data bad.csv": TWICE,
+    "predict none --text a": NO_FOLDER,
+    "predict . --file none.csv": "none.csv does not exist",
+    "thresholds none": NO_FOLDER,
+    "serve none": NO_FOLDER,
+    "push none a/b": NO_FOLDER,
 }
 
 
-def test_data_errors_come_before_torch_is_imported(tmp_path: Path):
+def test_errors_of_data_and_names_come_before_torch_is_imported(tmp_path: Path):
     (tmp_path / "bad.csv").write_text("text,label,label\na b,x,y\n")
     (tmp_path / "texts.csv").write_text("text\na b\n")
+    tasks = "{a: {task: classify, data: bad.csv}, b: {task: classify, data: bad.csv}}"
+    (tmp_path / "two.yaml").write_text(f"task: multitask\nmodel: none\ntasks: {tasks}\n")
     code = "import sys; from finetune.cli.main import main\n"
-    for command in BAD_DATA:
+    for command in EARLY_ERRORS:
         words = command.split()
-        file = "texts.csv" if {"qa", "choice"} & {*words} else "bad.csv"
-        words += ["--data", str(tmp_path / file)]
-        words += [] if words[0] == "check" else ["--model", "none", "--out", str(tmp_path / "run")]
+        words += ["--model", "none"] if "--data" in words and words[0] != "check" else []
         code += f"try: main({words})\nexcept SystemExit: print('torch' in sys.modules)\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == ["False"] * len(BAD_DATA)
-    for line, message in zip(done.stderr.splitlines(), BAD_DATA.values(), strict=True):
-        assert str(tmp_path) in line and message in line, done.stderr
+    python = [sys.executable, "-c", code]
+    done = subprocess.run(python, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.split() == ["False"] * len(EARLY_ERRORS), done.stderr
+    for line, message in zip(done.stderr.splitlines(), EARLY_ERRORS.values(), strict=True):
+        assert message in line, done.stderr
 
 
 @pytest.mark.slow
