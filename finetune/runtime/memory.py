@@ -1,7 +1,6 @@
-"""Exhausted memory, memory that a process keeps while it trains on a CPU, and reference cycles.
+"""Memory that a process keeps while it trains on a CPU, and reference cycles.
 
-By default glibc returns the large blocks of each step to the operating system, which then hands
-them out again page by page, filled with zeros. The peak of memory is the same.
+By default glibc returns the large blocks of each step, and gets them again page by page, zeroed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import contextlib
 import ctypes
 import gc
 import os
-import sys
+import platform
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -55,19 +54,7 @@ def malloc_options(during: Mapping[int, int], usual: Mapping[int, int]) -> Itera
         library.malloc_trim(0)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory is exhausted."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"  # torch's on a GPU; on a CPU it has no class
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
-    )
-
-
 def _glibc() -> Any:
     tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    if sys.platform != "linux" or tuned or any(name in os.environ for name in MALLOC_VARIABLES):
-        return None
-    library = ctypes.CDLL(None)
-    known = all(hasattr(library, name) for name in ("mallopt", "malloc_trim"))
-    return library if known else None
+    tuned = tuned or any(name in os.environ for name in MALLOC_VARIABLES)
+    return None if tuned or platform.libc_ver()[0] != "glibc" else ctypes.CDLL(None)

@@ -6,7 +6,6 @@ import logging
 import tempfile
 import traceback
 
-from finetune.runtime.memory import is_out_of_memory
 from finetune.types import CustomFunctionError, UserError
 
 _CONTROLS = {
@@ -29,6 +28,15 @@ def printable(text: str) -> str:
     Names and texts from files cannot steer a terminal, and JSON keeps its value.
     """
     return text.translate(_CONTROLS)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory is exhausted."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's on a GPU; on a CPU it has no class
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
 
 
 def error_line(error: Exception) -> tuple[str, int]:

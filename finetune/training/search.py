@@ -42,8 +42,9 @@ from finetune.data.sources import PartOf
 from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.runtime.files import SaveError, entries, is_free
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.memory import is_out_of_memory, memory_kept
+from finetune.runtime.memory import memory_kept
 from finetune.runtime.progress import Reporter
+from finetune.runtime.terminal import is_out_of_memory
 from finetune.tasks import load_task, task_class
 from finetune.tasks.definition import starting_config
 from finetune.training.callbacks import Callback, EvaluationEvent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 
@@ -52,6 +53,6 @@ def test_what_the_user_has_set_and_other_systems_stay(
     if name:
         monkeypatch.setenv(name, "glibc.malloc.mmap_max=9")
     else:
-        monkeypatch.setattr(sys, "platform", "darwin")
+        monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     with heap.memory_kept():
         assert heap._glibc() is None
