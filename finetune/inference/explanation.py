@@ -1,16 +1,17 @@
 """The words that carried a decision: the score of a label minus the score without each word.
 
 The score explained is the log-probability of the predicted label, or the logit of one of several
-labels and of the type of a span. Over several windows it is their mean. In a sentence, whose words
-have tags or spans, the mask token stands in place of the word, and a window that lacks the word
-does not change.
+labels and of the type of a span. Over several windows it is their mean, and a window that lacks
+the word does not change. In a sentence, whose words have tags or spans, the mask token stands in
+place of the word.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from finetune.inference.loop import chunks, pass_options, values_of_examples
 from finetune.models.heads.crf import CrfScores
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.span_candidates import candidate_index, num_candidates
-from finetune.preprocessing.windows import windows
+from finetune.preprocessing.windows import window_starts, windows
 from finetune.tasks.base import Task
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.span_decoding import SpanDecoder
@@ -155,15 +156,17 @@ def _shortened(text: str, left_out: Collection[int]) -> str:
 
 class _Window(NamedTuple):
     example: Any
-    start: int
-    """The first word of the window."""
     words: Sequence[int]
     """The words to leave out, by their numbers in the window."""
+    rows: Sequence[int]
+    """Their numbers among all explained words."""
     labels: Mapping[int, LabelSpan]
     """The labels whose words are in the window, by number."""
 
 
-def _windows(task: Any, example: TokenExample, labels: Sequence[LabelSpan]) -> Iterator[_Window]:
+def _sentence_windows(
+    task: Any, example: TokenExample, labels: Sequence[LabelSpan]
+) -> Iterator[_Window]:
     sequences = task.encode([example]).sequences
     room = task.tokenizer.room(task.state.max_length)
     (subwords,) = task.tokenizer.word_subwords([example.words])
@@ -177,7 +180,35 @@ def _windows(task: Any, example: TokenExample, labels: Sequence[LabelSpan]) -> I
                 inside[number] = label._replace(words=(first - start, end - start))
         if inside:
             words = TokenExample(example.id, example.words[start:stop])
-            yield _Window(words, start, range(stop - start), inside)
+            yield _Window(words, range(stop - start), range(start, stop), inside)
+
+
+def _text_windows(
+    task: Any, example: TextExample, labels: Sequence[LabelSpan]
+) -> Iterator[_Window]:
+    """The windows that predictions read, but for the parts of words at their ends."""
+    split = [split_words(text) for text in example.texts()]
+    sizes = [[len(ids) for ids in task.tokenizer.text_subwords(words)] for words, _ in split]
+    room = task.tokenizer.room(task.state.max_length, pair=example.pair is not None)
+    long = int(sum(sizes[0]) <= sum(sizes[-1]) and len(sizes) > 1)
+    texts, numbers = example.texts(), [range(len(words)) for words, _ in split]
+    for other in range(len(sizes)):
+        if other != long:  # which is cut in all windows
+            numbers[other] = range(bisect_right([*accumulate(sizes[other])], room // 2))
+            texts[other] = _part(texts[other], split[other][1], numbers[other])
+            room -= sum(sizes[other][: len(numbers[other])])
+    before = [0, *accumulate(sizes[long])]  # subwords before each word
+    for start in window_starts(before[-1], room, task.state.overlap):
+        end = bisect_right(before, start + room) - 1
+        numbers[long] = range(bisect_left(before, start), end)
+        texts[long] = _part(example.texts()[long], split[long][1], numbers[long])
+        rows = [*numbers[0], *(len(sizes[0]) + n for part in numbers[1:] for n in part)]
+        window = replace(example, text=texts[0], pair=texts[1] if len(texts) > 1 else None)
+        yield _Window(window, range(len(rows)), rows, dict(enumerate(labels)))
+
+
+def _part(text: str, offsets: Sequence[tuple[int, int]], words: range) -> str:
+    return text[offsets[words.start][0] : offsets[words.stop - 1][1]] if words else ""
 
 
 def explain(
@@ -187,13 +218,18 @@ def explain(
     labels = explained_labels(task.state.labels, prediction)
     if not labels:
         return []
-    limit = task.state.max_length if task.state.long_text not in (None, "window") else None
+    in_windows = task.state.long_text in (None, "window")
+    limit = None if in_windows else task.state.max_length
     words, numbers = words_of(example), list[int]()
     for start, stop in ((0, words.num_first), (words.num_first, len(words.words))):
         numbers += range(start, stop)[:limit]
-    parts = [_Window(example, 0, numbers, dict(enumerate(labels)))]
-    if isinstance(example, TokenExample):
-        parts = list(_windows(task, example, labels))
+    parts: Iterable[_Window]
+    if not in_windows:
+        parts = [_Window(example, numbers, range(len(numbers)), dict(enumerate(labels)))]
+    elif isinstance(example, TokenExample):
+        parts = _sentence_windows(task, example, labels)
+    else:
+        parts = _text_windows(task, example, labels)
     scores, num_windows = np.zeros(len(labels)), np.zeros(len(labels))
     differences = np.zeros((len(numbers), len(labels)))
     for window in parts:
@@ -203,9 +239,8 @@ def explain(
         of_window = np.concatenate(
             [label_scores(task, model, chunk, in_window, device) for chunk in examples]
         )
-        rows = slice(window.start, window.start + len(window.words))
         scores[columns] += of_window[0]
-        differences[rows, columns] += of_window[0] - of_window[1:]
+        differences[np.ix_(window.rows, columns)] += of_window[0] - of_window[1:]
         num_windows[columns] += 1
     offsets = words.offsets
     explained = Words(

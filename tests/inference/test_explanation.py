@@ -18,6 +18,7 @@ from finetune.inference.explanation import Explanation, without, words_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
 from finetune.inference.vectors import TrainingVectors
+from finetune.preprocessing.windows import window_starts
 from finetune.types import LabelSpan, TextExample, TokenExample, UserError
 from tests import fixtures as fx
 from tests.command import run
@@ -205,6 +206,38 @@ def test_windows_without_the_word_are_not_read_again(monkeypatch: Any) -> None:
     )
     for label, of_label in zip(found, (whole - np.array(others)).T, strict=True):
         assert label.scores == pytest.approx(of_label.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("pair", [None, "a dog"])
+def test_windows_of_texts_are_read_again_without_their_words_alone(
+    pair: str | None, monkeypatch: Any
+) -> None:
+    """So that the time grows with the length of a text, and not with its square."""
+    model = finetune.load(fx.trained("classify" if pair is None else "nli", **WINDOWS))
+    words = "a man saw the new dog".split() * 8  # a subword each
+    example = TextExample(0, " ".join(words), pair)
+    sequences = model.task.encode([example]).sequences
+    label, encoded = LabelSpan(model.labels[0], 0), encoded_by(model, monkeypatch)
+    (found,) = explained(model, example, monkeypatch, [label])
+    assert len(sequences) >= 6 and max(map(len, (each.text.split() for each in encoded))) <= 14
+
+    def score(texts: list[TextExample]) -> Any:
+        scores = explanation.label_scores(
+            model.task, model.model, texts, [label], model.accelerator.device
+        )
+        return scores[:, 0]
+
+    assert found.score == pytest.approx(score([example])[0], abs=1e-5)
+    size = 14 if pair is None else 11
+    starts = window_starts(len(words), size, model.task.state.overlap)
+    expected = np.zeros(len(words) + len((pair or "").split()))
+    for start in starts:
+        window = TextExample(0, " ".join(words[start : start + size]), pair)
+        rows = [*range(start, start + size), *range(len(words), len(expected))]
+        numbers = range(len(rows))
+        without_each = [without(model.task, window, {number}) for number in numbers]
+        expected[rows] += (score([window]) - score(without_each)) / len(starts)
+    assert found.scores == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_the_example_of_captum() -> None:

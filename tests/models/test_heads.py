@@ -88,6 +88,15 @@ def test_shared_layers_in_groups() -> None:
     assert head.encoder.top_depth == 4
 
 
+@pytest.mark.parametrize("head_type", ["tagging", "crf", "boundary"])
+def test_heads_of_words_refuse_texts(head_type: str) -> None:
+    head = head_of(head_type, "bert")
+    text, no_words = TokenSequence(0, [2, 7, 8, 3]), TokenSequence(0, [2, 3], word_starts=[1])
+    head(pack([no_words]))
+    with pytest.raises(UserError, match=r"texts without words: .* loaded with words=True"):
+        head(pack([text]))
+
+
 def test_all_subwords_of_words() -> None:
     head, _, made = both("tagging", "roberta")
     batch = pack(made)

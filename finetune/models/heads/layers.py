@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from finetune.models.families import FAMILIES, ROBERTA
-from finetune.types import Batch
+from finetune.types import Batch, UserError
 
 _Layers = Callable[[Any, Tensor], Tensor]
 """From a model and hidden states [R, H] to logits [R, C]."""
@@ -25,6 +25,17 @@ POOLED = ("modernbert", "ultrabert", "eurobert")
 def layers_of(auto_class: Any, model_type: str) -> _Layers | None:
     """The layers of the heads that an auto class of transformers loads; None without row."""
     return _LAYERS[auto_class.__name__.removeprefix("AutoModelFor")].get(model_type)
+
+
+def word_rows(batch: Batch) -> Tensor:
+    """The row of the first subword of each word [W]; UserError if a batch is of texts."""
+    # a sentence without words has two special tokens at most
+    if not len(batch.words) and len(batch.input_ids) > 2 * len(batch.lengths):
+        raise UserError(
+            "the head reads words, and the batch has texts without words: make it of lists of "
+            "words, by a tokenizer loaded with words=True."
+        )
+    return batch.words
 
 
 def pool(rows: Tensor, lengths: Tensor, pooling: str = "mean") -> Tensor:

@@ -27,7 +27,7 @@ from finetune.models.bilstm import BILSTM
 from finetune.models.encoder import Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head
-from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens
+from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens, word_rows
 from finetune.models.heads.task_models import Problem, load_task_model, problem_of
 from finetune.models.loading import copy_tokenizer, quiet
 from finetune.models.padding import pad_rows, padded_index
@@ -216,7 +216,8 @@ class TokenClassifier(PretrainedHead):
     all_subwords = False
 
     def _rows(self, batch: Batch) -> Tensor:
-        return subword_rows(batch) if self.all_subwords else batch.words
+        words = word_rows(batch)
+        return subword_rows(batch) if self.all_subwords else words
 
 
 def subword_rows(batch: Batch) -> Tensor:

@@ -13,6 +13,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
+from finetune.models.heads.layers import word_rows
 from finetune.models.heads.span_scorers import FactorizedScorer, SpanLayout
 from finetune.types import Batch, UserError, did_you_mean
 
@@ -111,6 +112,6 @@ class SpanClassifier(EncoderModel):
         Class 0 is none and class n + 1 the n-th of ``labels``, for a softmax; with ``multi_label``
         class n is the n-th of ``labels``, for a sigmoid.
         """
-        words = self.dropout(hidden.index_select(0, batch.words))  # [W, H]
+        words = self.dropout(hidden.index_select(0, word_rows(batch)))  # [W, H]
         scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
         return scores
