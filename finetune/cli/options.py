@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finetune.cli.output import TableFormat, show
@@ -129,10 +130,21 @@ class InputOptions(DataOptions):
     lines, CoNLL columns and more. A folder or a pattern such as 'new/*.jsonl' names several
     files."""
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the input is standard input or a pipe, which is read once."""
+        path = Path(self.file or "")
+        return self.file == "-" or (path.exists() and not (path.is_file() or path.is_dir()))
+
     def require_input(self, command: str) -> None:
-        """Raise UserError unless there is one of the options."""
-        if bool(self.text) == (self.file is not None):
+        """Raise UserError unless there is one of the options, and files that can be opened."""
+        from finetune.data.files import open_data
+        from finetune.data.sources import input_files
+
+        if bool(self.text) == (self.file is not None) or self.file == "":
             raise UserError(f"{command} needs either --text or --file (- is standard input).")
+        if self.file is not None and not self.is_stream:
+            open_data(input_files(self.file)[0], encoding=self.encoding)
 
 
 @dataclass(frozen=True, kw_only=True)

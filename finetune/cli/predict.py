@@ -101,15 +101,10 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             self._predict()
 
     @property
-    def _is_stream(self) -> bool:
-        path = Path(self.file or "")
-        return self.file == "-" or (path.exists() and not (path.is_file() or path.is_dir()))
-
-    @property
     def _can_resume(self) -> bool:
         out = Path(self.out or "")
         is_file = out.is_file() or not out.exists()
-        plain = self.file is not None and not self._is_stream
+        plain = self.file is not None and not self.is_stream
         return plain and is_file and out.suffix.lower() == ".jsonl"
 
     def _predict(self) -> None:
@@ -118,17 +113,12 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
         if output is not None:
             inputs = [*inputs_of(self.file), *run.glob("*"), *run.glob("best/*")]
             check_output(output, inputs, ROW_SUFFIXES)
-        if num_processes() > 1 and self.file and self._is_stream:
+        if num_processes() > 1 and self.file and self.is_stream:
             raise UserError(
                 f"--file {self.file}: processes cannot share a stream: name a plain file."
             )
         if self.resume and not self._can_resume:
             raise UserError("--resume continues --out FILE.jsonl, from --file with plain files.")
-        if self.file and not self._is_stream:
-            from finetune.data.files import open_data
-            from finetune.data.sources import input_files
-
-            open_data(input_files(self.file)[0], encoding=self.encoding)
         model = self._load()
         counts = self._print(model) if output is None else self._write(model, output)
         if process_index() == 0:
@@ -152,7 +142,7 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
         from finetune.runtime.launch import on_main_process
         from finetune.runtime.progress import Reporter
 
-        files = input_files(self.file) if self.file and not self._is_stream else []
+        files = input_files(self.file) if self.file and not self.is_stream else []
         contents = [read_content(file) for file in files if file.is_file()]
         mark = ","
         if files and files[0].is_file():
