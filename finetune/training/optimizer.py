@@ -108,13 +108,14 @@ def parameter_groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:
             lr = config.head_lr or peak * max(1.0, head_factor / TUNING_FACTORS[config.tuning])
         decay = config.weight_decay if weight.ndim > 1 else 0.0
         module = name.partition(".")[0]
-        if module in module_rates:
+        is_separate = module in module_rates
+        if is_separate:
             lr, decay = module_rates[module], 0.0
         settings = {"params": [], "names": [], "lr": lr, "weight_decay": decay}
         group = groups.setdefault((lr, decay), settings)
         group["params"].append(weight)
         group["names"].append(name)
-        group["encoder"] = group.get("encoder", False) or depth < top
+        group["encoder"] = None if is_separate else group.get("encoder", False) or depth < top
     if not groups:
         raise UserError(
             f"--tuning {config.tuning} --freeze {config.freeze} leaves no weight to train: choose "
@@ -152,7 +153,10 @@ def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Opti
 
 
 def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """The learning rates in the log: `lr` of the top layer, and `head_lr` if it differs."""
+    """The learning rates in the log: `lr` of the top layer, and `head_lr` if it differs.
+
+    Those of modules with a separate learning rate are left out.
+    """
     rates = {
         part: [group["lr"] for group in optimizer.param_groups if group["encoder"] == part]
         for part in (True, False)

@@ -14,6 +14,7 @@ from finetune.config.tasks import (
     TrainConfig,
     affects_results,
 )
+from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.runtime import device as device_module
@@ -142,6 +143,11 @@ def optimizer_of(model: Any, config: TrainConfig) -> torch.optim.Optimizer:
 def test_the_log_has_the_learning_rates_of_encoder_and_head() -> None:
     optimizer = optimizer_of(head(), config(lr=1e-3))
     assert logged_learning_rates(optimizer) == {"lr": 1e-3}
+    tagger = CrfTagger.from_pretrained(
+        str(fx.checkpoint("bert")), labels=["O", "B-X", "I-X"], scheme="BIO"
+    )
+    optimizer = optimizer_of(tagger, config(lr=1e-3))
+    assert logged_learning_rates(optimizer) == {"lr": 1e-3}, "without that of the transitions"
     optimizer = optimizer_of(head(), config(lr=1e-3, head_lr=1e-2))
     assert logged_learning_rates(optimizer) == {"lr": 1e-3, "head_lr": 1e-2}
     frozen = head()
