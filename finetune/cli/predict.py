@@ -237,7 +237,9 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
                 if self.explain:
                     (explanations,) = model.explain([example])
                     row["explanation"] = [label.to_dict() for label in explanations]
-                yield with_columns(row, columns.pop(prediction.id, {}))
+                kept = columns.pop(prediction.id, {})
+                counts["without columns"] += self.keep_columns and not kept
+                yield with_columns(row, kept)
 
         return counts, rows()
 
@@ -248,6 +250,11 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
                 not self.text and counts["without document"],
                 "input",
                 "without a document, read without context",
+            ),
+            (
+                counts["without columns"],
+                "sentence",
+                "of CoNLL files, of which --keep-columns keeps no column",
             ),
             (counts["blank"], "blank text", "not predicted (label null)"),
             (

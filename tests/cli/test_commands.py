@@ -148,7 +148,9 @@ def test_tags_of_another_scheme_in_the_input_are_not_read(workdir: Path, tmp_pat
         lines = zip(["Ana", "saw", "Oslo", "."], tags, strict=True)
         file = tmp_path / name
         file.write_text("".join(f"{word} {tag}\n" for word, tag in lines))
-        assert run("predict", workdir / "tag", "--file", file).ok().rows[0]["tags"] == expected
+        outcome = run("predict", workdir / "tag", "--file", file, "--keep-columns").ok()
+        assert outcome.rows[0]["tags"] == expected
+        assert "1 sentence of CoNLL files, of which --keep-columns keeps no column" in outcome.err
 
 
 @pytest.mark.parametrize("text", ["", " ", "-warm", "--file", "\u200b", "a\u2028b", "🙂 é"])
