@@ -114,14 +114,16 @@ def _explained_words(errors: Sequence[ErrorCase], explanations: Sequence[Any]) -
     wrong = [e.predicted for e in errors if isinstance(e.predicted, Mapping)]
     explained = []
     for attribution in explanations:
-        words = attribution.label.words
-        if words is None or any(e["start"] <= words[0] and words[1] <= e["end"] for e in wrong):
+        label, span = attribution.label.label, attribution.label.words
+        if span is None or any(e["start"] <= span[0] and span[1] <= e["end"] for e in wrong):
+            if span is not None:
+                label += f" ({clip(' '.join(attribution.words.words[slice(*span)]))})"
             largest = max(map(abs, attribution.scores), default=0.0) or 1.0
             pairs = zip(attribution.words.words, attribution.scores, strict=True)
             parts = [(clip(word), score, score / largest) for word, score in pairs]
             if attribution.words.num_first < len(parts):
                 parts.insert(attribution.words.num_first, ("‖", 0.0, 0.0))
-            explained.append((attribution.label.label, parts[:_MOST_WORDS]))
+            explained.append((label, parts[:_MOST_WORDS]))
     return explained
 
 

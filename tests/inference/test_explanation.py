@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -307,3 +308,6 @@ def test_command(tmp_path: Path) -> None:
         for each in row["explanation"]:
             assert row["tags"][each["start"]] == each["label"] != "O"
             assert each["words"] == row["words"] and "offsets" not in each
+    run("report", fx.trained("tag"), "--explain", "--out", tmp_path / "report.html").ok()
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r"<b>why <bdi[^>]*>[BI]-\w+ \(\w+\)<", page)
