@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,12 +58,9 @@ def casting(model: Any, precision: str, device: torch.device) -> Any:
 class _Bucket:
     """Weights of a module that the optimizer updates as one float32 tensor, ``master``.
 
-    They lie end to end, with those that the model reads and their gradients; without ``dtype``
-    there is one weight, as it is.
+    They lie end to end, with those that the model reads and their gradients, which ``master`` has
+    if a weight got one in this step; without ``dtype`` there is one weight, as it is.
     """
-
-    filled = False
-    """Whether a weight has a gradient in this step."""
 
     def __init__(
         self, named: Mapping[str, nn.Parameter], module: str, dtype: torch.dtype | None = None
@@ -87,7 +84,7 @@ class _Bucket:
         return [part[: weight.numel()].view(weight.shape) for part, weight in pairs]
 
 
-class MasterWeights:
+class MasterWeights(contextlib.AbstractContextManager[Any]):
     """Float32 weights and gradients of a model that trains in bfloat16, or on a GPU.
 
     The weights of the model become views of flat tensors: one for each group of the optimizer, and
@@ -161,11 +158,12 @@ class MasterWeights:
             pairs = zip(flat.gradients, flat.weights, strict=True)
             moved = [(total, weight.grad) for total, weight in pairs if weight.grad is not None]
             if moved:
-                if not flat.filled and len(moved) < len(flat.weights):
+                is_first = flat.master.grad is None
+                if is_first and len(moved) < len(flat.weights):
                     flat.gradient.zero_()
-                add: Any = torch._foreach_add_ if flat.filled else torch._foreach_copy_
+                add: Any = torch._foreach_copy_ if is_first else torch._foreach_add_
                 add(*zip(*moved, strict=True))
-                flat.filled = True
+                flat.master.grad = flat.gradient
                 for weight in flat.weights:
                     weight.grad = None
 
@@ -176,35 +174,31 @@ class MasterWeights:
         At its end those that the step has before are added again, or else they are put back.
         """
         flats = [flat for flat in self._flats if not flat.module]
-        before = [(flat.gradient, flat.gradient.clone()) for flat in flats if flat.filled]
+        before = [(g, g.clone()) for flat in flats if (g := flat.master.grad) is not None]
         try:
             yield
         finally:
             for gradient, values in before:
                 gradient.add_(values) if add else gradient.copy_(values)
-            for flat in flats:
-                flat.filled |= add
+            for flat in flats if add else ():
+                flat.master.grad = flat.gradient
 
     def gradients_of_step(self, all_of: str | None = None) -> list[Tensor]:
-        """Give the gradients of the step to the optimizer, and return all of them.
+        """The gradients of the step, which the optimizer reads.
 
         With ``all_of``, the start of the names in a head, weights of this head and of the encoder
         without a gradient get one of zeros, since another process may have one.
         """
-        for flat in self._flats:
-            flat.master.grad = flat.gradient if flat.filled else None
-        if all_of is not None:
-            for bucket in self._buckets:
-                if bucket.master.grad is None and (
-                    not bucket.module or bucket.module.startswith(all_of)
-                ):
-                    bucket.master.grad = torch.zeros_like(bucket.master)
+        for bucket in self._buckets if all_of is not None else ():
+            of_head = bucket.module.startswith(str(all_of))
+            if bucket.master.grad is None and (of_head or not bucket.module):
+                bucket.master.grad = torch.zeros_like(bucket.master)
         return [bucket.master.grad for bucket in self._buckets if bucket.master.grad is not None]
 
     def end_step(self) -> None:
         """Drop the gradients of the step, and write the new weights to the model."""
         for bucket in self._buckets:
-            bucket.master.grad, bucket.filled = None, False
+            bucket.master.grad = None
         self._write_working()
 
     def _write_working(self) -> None:
@@ -228,9 +222,6 @@ class MasterWeights:
             for weight, data in working:
                 weight.data = data
             self._write_working()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Leave the model with float32 weights of its own."""
