@@ -84,8 +84,12 @@ class EncoderGraphs:
             batch = replace(batch, token_type_ids=torch.zeros_like(batch.input_ids))
         row, num_tokens = with_fillers(batch, shape), len(batch.input_ids)
         if recorder := self.recorder:
+            device, mode = batch.input_ids.device.type, self.encoder.model.training
+            autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+            has_gradients = torch.is_grad_enabled() and self.is_trained
+            key = PassKey(shape, tuple(layers), has_gradients, mode, autocast)
             with recorder.lock:
-                if recording := self._recording(recorder, shape, layers, batch, row):
+                if recording := self._recording(recorder, key, batch, row):
                     return recording.replay(row, num_tokens)
             if recorder.failure == WRONG_FILLERS:
                 return None
@@ -93,21 +97,8 @@ class EncoderGraphs:
         return [state[:num_tokens] for state in states]
 
     def _recording(
-        self,
-        recorder: CudaRecorder,
-        shape: RowShape,
-        layers: Sequence[int],
-        batch: Batch,
-        row: Batch,
+        self, recorder: CudaRecorder, key: PassKey, batch: Batch, row: Batch
     ) -> Recording | None:
-        device = batch.input_ids.device.type
-        key = PassKey(
-            shape,
-            tuple(layers),
-            torch.is_grad_enabled() and self.is_trained,
-            self.encoder.model.training,
-            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
-        )
         now = [tensor.data_ptr() for tensor in self.read], CudaRecorder.num_failures
         if now != self.recorded_for:  # recordings read other weights, or another generator
             self.recorded_for = now
