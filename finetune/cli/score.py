@@ -13,7 +13,7 @@ from finetune.cli.output import print_tables, show
 from finetune.cli.predict import predicted
 from finetune.config.options import DATA, argument
 from finetune.config.tasks import column_map
-from finetune.types import UserError
+from finetune.types import UserError, quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,9 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
             print_tables(self.format, ("", ("metric", "value"), list(scores.items())))
         by_position = "Aligned by position: one of the files has no ids."
         unsure = aligned.aligned_by == "position" and usual is None  # not predicted from gold
-        notes = [by_position if unsure else "", aligned.positive_note]
+        number = aligned.num_without_gold
+        without = f"Not scored: {quantity(number, 'row')} of {aligned.gold} without gold."
+        notes = [by_position if unsure else "", without if number else "", aligned.positive_note]
         notes += [unknown_note(tables, labels), unpredicted_note(tables), abstained_note(tables)]
         for note in filter(None, notes):
             show(note, error=True)

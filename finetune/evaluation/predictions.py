@@ -294,6 +294,8 @@ class AlignedRuns:
     aligned_by: str = ""
     """``id`` or ``position``; empty for one file with its gold."""
     positive_note: str = ""
+    num_without_gold: int = 0
+    """Rows of gold without a value, which are not scored."""
 
 
 @without_garbage_collection()
@@ -319,6 +321,7 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
         gold = _shared_gold(files, source)
         if vocabulary is None and type.in_words:
             vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
+    num_without = _num_without_gold(gold)
     with_ids = [file for file in files if file.ids is not None]
     aligned_by = "id" if gold.ids is not None and len(with_ids) == len(files) else "position"
     if gold.ids is None and not type.may_leave_out:
@@ -340,7 +343,13 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     if costs:
         runs = [with_costs(run, costs) for run in runs]
     one_file = source.gold is None and len(files) == 1
-    return AlignedRuns(runs, gold.name, "" if one_file else aligned_by, note)
+    return AlignedRuns(runs, gold.name, "" if one_file else aligned_by, note, num_without)
+
+
+def _num_without_gold(gold: Rows) -> int:
+    type = gold.type
+    without = type.wording.without_gold  # empty where all rows have gold
+    return sum(type.gold(example) is None for example in gold.rows) if without else 0
 
 
 def unknown_note(tables: Tables, labels: Iterable[str]) -> str:

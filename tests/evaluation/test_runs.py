@@ -431,6 +431,8 @@ def test_rows_without_gold_need_no_prediction(tmp_path: Path):
     gold[1]["label"] = None
     answers = with_ids(labels(*"aca"), ["q3", "q2", "q0"])[::-1]
     assert scored(tmp_path, answers, gold)["accuracy"] == 1.0
+    outcome = run("score", tmp_path / "answers.jsonl", tmp_path / "gold.jsonl")
+    assert f"Not scored: 1 row of {tmp_path / 'gold.jsonl'} without gold.\n" in outcome.err
 
 
 def test_runs_in_another_order_are_compared_by_id(tmp_path: Path):
