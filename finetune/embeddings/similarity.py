@@ -212,15 +212,27 @@ def estimates(
     return row
 
 
+def _read_pairs(command: Similarity) -> tuple[list[TextExample], list[TextExample]]:
+    # the pairs to score, and those of --threshold
+    pairs = train = [TextExample(0, command.text or "", command.pair, where="--text")]
+    if command.data is None:
+        return pairs, train
+    pairs, notes = read_similarity(command.data, split=command.split, **command.reading)
+    if command.threshold:
+        train, _ = read_similarity(command.data, split="train", **command.reading)
+        if train[0].where == pairs[0].where:
+            notes.append(
+                "the threshold is chosen on the pairs that it is scored on, so the accuracy is "
+                "too high: give other pairs, --data train=FILE,test=FILE"
+            )
+    for note in notes:
+        show(note, error=True)
+    return pairs, train
+
+
 def run_similarity(command: Similarity) -> None:
     """Print the scores of the command, or the cosines of pairs without gold."""
-    pairs = train = [TextExample(0, command.text or "", command.pair, where="--text")]
-    if command.data is not None:
-        pairs, notes = read_similarity(command.data, split=command.split, **command.reading)
-        if command.threshold:
-            train, _ = read_similarity(command.data, split="train", **command.reading)
-        for note in notes:
-            show(note, error=True)
+    pairs, train = _read_pairs(command)
     unit: Any = command.unit
     if unit == "auto":
         unit = "text" if pairs[0].targets is None else "word"

@@ -64,3 +64,4 @@ def test_command(tmp_path: Path) -> None:
     right = [line["label"] == line["gold"] for line in lines]
     assert table["accuracy"] == pytest.approx(np.mean(right))
     assert str(table["accuracy"])[:6] in run("score", out).ok().out
+    assert "on the pairs that it is scored on" in run(*fit[:-1], data / "train.jsonl").ok().err
