@@ -29,8 +29,10 @@ PAIR_COLUMNS = (
     ("query", "positive"),
     ("question", "answer"),
     ("query", "answer"),
+    ("sentence_good", "sentence_bad"),
 )
-"""Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, SetFit, MRPC, and of search."""
+"""Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, SetFit, MRPC, of search, and of
+BLiMP."""
 NEGATIVE_COLUMN = "negative"
 """Usual column of a hard negative, a text that does not belong to the pair."""
 TEXT_COLUMNS = tuple(
