@@ -15,6 +15,7 @@ the text or words to show, so that nothing has to read the data again:
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -194,25 +195,33 @@ def join(file: Rows, gold: Rows) -> Tables:
 
 
 def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
-    """Read a prediction file: JSON Lines, or words in columns with the prediction last."""
-    name, rows, keys, ids = str(path), list[Row](), set[str](), list[Any]()
-    format = "jsonl" if name == "-" else format_of(path)
-    no_lines = DataError(
-        f"{path}: predictions are read from JSON Lines: write them with `finetune predict --out "
-        'FILE.jsonl`, or with pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).'
-    )
-    if format in ("csv", "xlsx", "parquet"):
-        raise no_lines
+    """Read a prediction file.
+
+    It has JSON Lines, words in columns with the prediction last, or the answers to questions by
+    their ids, as the official evaluation of SQuAD reads them.
+    """
+    name, format = str(path), "jsonl" if str(path) == "-" else format_of(path)
     if format == "jsonl":
-        lines = read_lines(name, sys.stdin.buffer if name == "-" else path)
-    else:
-        file = open_data(path, encoding=encoding)
-        first = file.first_line().lstrip()[:1]
-        if file.format == "json" and first == "[":
-            raise no_lines
-        if file.format in ("conll", "conllu") or first not in ("{", "["):
-            return _read_columns(name, file)
-        lines = file.lines
+        return _read_lines(name, read_lines(name, sys.stdin.buffer if name == "-" else path))
+    file = None if format in ("csv", "xlsx", "parquet") else open_data(path, encoding=encoding)
+    first = "[" if file is None else file.first_line().lstrip()[:1]
+    if file is None or (file.format == "json" and first == "["):
+        raise DataError(
+            f"{path}: predictions are read from JSON Lines: write them with `finetune predict "
+            '--out FILE.jsonl`, or with pandas: frame.to_json("FILE.jsonl", orient="records", '
+            "lines=True)."
+        )
+    if file.format in ("conll", "conllu") or first not in ("{", "["):
+        return _read_columns(name, file)
+    lines = list(file.lines)
+    if answers := _answers_of_squad("\n".join(line.text for line in lines)):
+        rows = [Row({"answer": answer}, f"{name}: {id}") for id, answer in answers.items()]
+        return Rows.of(name, TYPES[KEYS["answer"]], rows, [*answers])
+    return _read_lines(name, lines)
+
+
+def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
+    rows, keys, ids = list[Row](), set[str](), list[Any]()
     for number, line, _ in lines:
         where = f"{name}:{number}"
         row = parse_json(line, where, ": was the file cut?")
@@ -227,13 +236,23 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
         ids.append(row.get("id"))
         keys.add(next(filter(row.__contains__, KEYS), ""))
     if not rows:
-        raise DataError(f"{path}: there is no prediction in it.")
+        raise DataError(f"{name}: there is no prediction in it.")
     if len(keys) > 1 or "" in keys:
         raise DataError(
-            f"{path}: each line must have `label`, or each must have `tags`, or each `spans`, "
+            f"{name}: each line must have `label`, or each must have `tags`, or each `spans`, "
             "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
         )
     return Rows.of(name, TYPES[KEYS[keys.pop()]], rows, ids)
+
+
+def _answers_of_squad(text: str) -> dict[str, str]:
+    # the official format: one object with the answer to each question by its id
+    try:
+        content = json.loads(text)
+    except ValueError:  # JSON Lines
+        return {}
+    is_row = not isinstance(content, dict) or not content.keys().isdisjoint(KEYS)
+    return {} if is_row or {*map(type, content.values())} != {str} else content
 
 
 def _read_columns(name: str, file: DataFile) -> Rows:
@@ -316,7 +335,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
         raise _other_type(files[0], other, other.type)
     gold = vocabulary = None
     if source.gold is not None or source.train is not None:
-        gold, vocabulary = _read_source(source, type, paths[0].parent)
+        files, gold, vocabulary = _with_source(files, source, paths[0].parent)
+        type = files[0].type
     if gold is None:
         gold = _shared_gold(files, source)
         if vocabulary is None and type.in_words:
@@ -354,9 +374,7 @@ def _num_without_gold(gold: Rows) -> int:
 
 def unknown_note(tables: Tables, labels: Iterable[str]) -> str:
     """Say which classes of gold are not among the labels of a model."""
-    known = {*labels}
-    if tables.type is TAGS:  # classes are types of spans
-        known = {label.partition("-")[2] for label in known}
+    known = {name for label in labels for name in (label, label.partition("-")[2])}  # of B-TYPE
     classes = tables.type.classes
     if classes is None or not known:
         return ""
@@ -366,6 +384,19 @@ def unknown_note(tables: Tables, labels: Iterable[str]) -> str:
         return ""
     listed = abbreviated(sorted(unknown))
     return f"Gold has {classes.column}s that the model lacks and always misses: {listed}."
+
+
+def _with_source(
+    files: list[Rows], source: GoldSource, run: Path
+) -> tuple[list[Rows], Rows | None, TrainingVocabulary | None]:
+    gold, vocabulary = _read_source(source, files[0].type, run)
+    if files[0].type is not TAGS or gold is None or source.gold == "-":
+        return files, gold, vocabulary
+    if any(example.tags is None for example in gold.rows):
+        nested, of_nested = _read_source(source, SPANS, run)
+        if nested is not None and any(e.tags is None and e.spans for e in nested.rows):
+            return list(map(_with_spelled_spans, files)), nested, of_nested
+    return files, gold, vocabulary
 
 
 def _read_source(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import collections
+import json
 import random
 import re
 import string
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.prediction_types.answers import best_no_answer_threshold
+from finetune.evaluation.predictions import read_predictions
+from tests.runs import score_predictions
+from tests.small_data import write_jsonl
 
 WORDS = ["the", "a", "An", "Oslo", "oslo", "river", "1873", "co-op", "U.S.", "—", "Ås", "...", ""]
 
@@ -108,3 +113,18 @@ def test_threshold_of_certain_probabilities(gold: list[list[str]], none: list[fl
 
     reached = f1_at(best_no_answer_threshold(gold, best, none))
     assert reached == max(map(f1_at, (0.0, *none, *(min(1.0, p + 1e-6) for p in none))))
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+def test_answers_in_the_official_format(indent: int | None, tmp_path: Path) -> None:
+    question = {"question": "Where?", "context": "Ana is in Oslo."}
+    gold = [
+        {"id": "q1", **question, "answers": {"text": ["Oslo"], "answer_start": [10]}},
+        {"id": "q2", **question, "answers": {"text": [], "answer_start": []}},
+    ]
+    path = tmp_path / "answers.json"
+    path.write_text(json.dumps({"q2": "Ana", "q1": "Oslo"}, indent=indent))
+    scores = score_predictions(path, str(write_jsonl(tmp_path / "gold.jsonl", gold)))
+    assert scores["hasans_exact"] == 1.0 and scores["noans_exact"] == 0.0
+    path.write_text(json.dumps({"id": "q1", "answer": "Oslo"}, indent=None))
+    assert read_predictions(path).ids == ["q1"], "one row of JSON Lines"

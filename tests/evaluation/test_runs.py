@@ -201,6 +201,13 @@ def test_spans_against_tags(tmp_path: Path, name: str, content: str):
     assert scores["span_precision_strict"] == 1.0
 
 
+def test_tags_against_spans_that_nest(tmp_path: Path):
+    answers = [{"tags": ["B-PER", "I-PER", "O", "B-ORG", "I-ORG"]}]
+    rates = scored(tmp_path, answers, [{"tokens": WORDS, "spans": NESTED}])
+    assert rates["span_precision_strict"] == 1.0
+    assert rates["span_recall_strict"] == pytest.approx(2 / 3)
+
+
 def test_tags_take_precedence_over_spans(tmp_path: Path):
     answers = [{"tags": ["O", "O"], "spans": [[0, 1, "PER"]]}]
     assert "tag_accuracy" in scored(tmp_path, answers, tagged(["B-PER", "O"]))
