@@ -25,7 +25,7 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 import finetune
-from finetune.deployment.serve import Serve, _listen, named_runs
+from finetune.deployment.serve import Serve, _listen, named_runs, sample_requests
 from finetune.deployment.server import ServedModel, Waiting, make_app
 from finetune.types import TextExample, UserError
 from tests.command import run
@@ -237,6 +237,14 @@ def test_an_export_is_served_without_torch(runs: dict[str, Path], tmp_path: Path
         connection.request("GET", "/health")
         assert json.loads(connection.getresponse().read())[0]["sha256"] == digest
         assert post(port, b'{"words": ["a"]}')[0] == 422
+
+
+def test_each_of_several_models_has_a_sample_request():
+    samples = {"a": {"text": "A text."}, "b": {"words": ["A"]}}
+    assert sample_requests("http://x", samples) == [
+        'curl -s http://x/models/a/predict -d \'{"text": "A text."}\'',
+        'curl -s http://x/models/b/predict -d \'{"words": ["A"]}\'',
+    ]
 
 
 def test_a_server(runs: dict[str, Path]):
