@@ -199,8 +199,10 @@ def _text_windows(
             room -= sum(sizes[other][: len(numbers[other])])
     before = [0, *accumulate(sizes[long])]  # subwords before each word
     for start in window_starts(before[-1], room, task.state.overlap):
-        end = bisect_right(before, start + room) - 1
-        numbers[long] = range(bisect_left(before, start), end)
+        inside = slice(bisect_left(before, start), bisect_right(before, start + room) - 1)
+        longer = bisect_right(before, start) - 1  # a word that does not fit into a window
+        all_words = range(len(sizes[long]))
+        numbers[long] = all_words[inside] or all_words[longer : longer + 1]
         texts[long] = _part(example.texts()[long], split[long][1], numbers[long])
         rows = [*numbers[0], *(len(sizes[0]) + n for part in numbers[1:] for n in part)]
         window = replace(example, text=texts[0], pair=texts[1] if len(texts) > 1 else None)

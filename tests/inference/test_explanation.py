@@ -241,6 +241,16 @@ def test_windows_of_texts_are_read_again_without_their_words_alone(
     assert found.scores == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+def test_words_longer_than_a_window_are_explained(monkeypatch: Any) -> None:
+    model = finetune.load(fx.trained("classify", **WINDOWS))
+    long = "abcdefghij" * 5
+    label = LabelSpan(model.labels[0], 0)
+    for text in (long, f"a {long}", f"{long} saw", f"a {long} {long} man"):
+        (found,) = explained(model, TextExample(0, text), monkeypatch, [label])
+        assert len(found.scores) == len(text.split()) and np.isfinite(found.scores).all()
+        assert found.scores[text.split().index(long)] != 0
+
+
 def test_the_example_of_captum() -> None:
     script = Path(__file__).parents[2] / "examples" / "integrated_gradients.py"
     example = runpy.run_path(str(script), run_name="imported")
