@@ -117,7 +117,8 @@ class EncoderGraphs:
             return
         random_state, masters = recorder.random.get_rng_state(), self.masters
         try:
-            with masters.encoder_gradients(add=False) if masters else contextlib.nullcontext():
+            kept = masters.encoder_gradients(add=False) if masters else contextlib.nullcontext()
+            with torch.inference_mode(False), kept:  # whose tensors nothing else may change
                 recording = Recording(self.encoder, key, row, masters)
                 if not self.recordings:
                     recording.require_equal_without_fillers(batch)

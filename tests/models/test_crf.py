@@ -280,6 +280,16 @@ def test_computed_in_float32_at_least(dtype: torch.dtype) -> None:
         torch.testing.assert_close(mine, plain, rtol=0, atol=0)
 
 
+def test_a_loss_in_inference_mode_hinders_no_training() -> None:
+    num_words = (3, 1, 2)
+    for case in (Case(seed, 3, [*num_words]) for seed in (0, 1)):
+        with torch.inference_mode():
+            log_partition(case.scores(), num_words)
+        scores = case.scores(grad=True)
+        log_partition(scores, num_words).sum().backward()
+        assert scores.emissions.grad is not None
+
+
 def test_extreme_scores_are_no_nan() -> None:
     crf = LinearChainCrf(tag_names(["A"], "BIO"), "BIO")
     emissions = (torch.randn(50, 3) * 1e4).requires_grad_()

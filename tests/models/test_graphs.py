@@ -309,6 +309,17 @@ def test_threads_do_not_mix_their_rows() -> None:
             torch.testing.assert_close(torch.stack(found), states.expand(5, -1, -1))
 
 
+def test_passes_that_are_recorded_in_inference_mode_are_replayed_outside() -> None:
+    encoder, (batch,) = encoder_of(p=0.0).eval(), seeds(1)
+    expected = encoder(batch).detach()
+    replaying(encoder, Pool())
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(batch), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(batch), expected)
+    assert encoder.graphs is not None and encoder.graphs.recordings
+
+
 def test_an_encoder_is_freed_with_its_recordings() -> None:
     """Else each model of a search would keep the memory of its device."""
     encoder = encoder_of()

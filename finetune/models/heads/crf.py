@@ -247,7 +247,8 @@ class WordOrder:
 
 @functools.lru_cache(maxsize=2)
 def _word_order(num_words: tuple[int, ...], device: torch.device) -> WordOrder:
-    return WordOrder(num_words, device)  # all sums over a batch share one
+    with torch.inference_mode(False):  # whose tensors no later training could read
+        return WordOrder(num_words, device)  # all sums over a batch share one
 
 
 def _prepare(scores: CrfScores, num_words: Sequence[int]) -> tuple[CrfScores, WordOrder]:
