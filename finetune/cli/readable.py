@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from finetune.cli.output import print_table
@@ -17,9 +17,13 @@ BETWEEN = "   "
 def prediction_line(row: Mapping[str, Any]) -> str:
     """Format a prediction as a line such as `Maria Keller PER 0.91 Oslo LOC 0.90`."""
     if row.get("spans") is not None:
-        return BETWEEN.join(_spans(row)) or "nothing found"
+        found = _found(row, row.get("relations", row["spans"]))
+        withheld = [f"abstained: {text}" for text in _found(row, row.get("withheld") or ())]
+        return BETWEEN.join([*found, *withheld]) or "nothing found"
     if "tags" in row:
-        pairs = zip(row["words"], row["tags"], strict=True)
+        of_word = {s["start"]: f"abstained: {s['label']}" for s in row.get("withheld") or ()}
+        tags = (tag or of_word.get(index, "") for index, tag in enumerate(row["tags"]))
+        pairs = zip(row["words"], tags, strict=True)
         return BETWEEN.join(f"{word} {tag}" for word, tag in pairs)
     if "masks" in row:
         masks = ([f"{c['subword']} {c['score']:.2f}" for c in best] for best in row["masks"])
@@ -30,27 +34,30 @@ def prediction_line(row: Mapping[str, Any]) -> str:
     return json_line(row)
 
 
-def _spans(row: Mapping[str, Any]) -> list[str]:
-    names = [
-        span.get("text") or " ".join(row["words"][span["start"] : span["end"]])
-        for span in row["spans"]
-    ]
-    if "relations" not in row:
-        pairs = zip(names, row["spans"], strict=True)
-        return [f"{name} {span['label']} {span['score']:.2f}" for name, span in pairs]
-    return [
-        f"{names[relation['subject']]} {relation['label']} {names[relation['object']]} "
-        f"{relation['score']:.2f}"
-        for relation in row["relations"]
-    ]
+def _found(row: Mapping[str, Any], values: Iterable[Mapping[str, Any]]) -> list[str]:
+    # spans, or relations of the spans of the row
+    def name(span: Mapping[str, Any]) -> str:
+        return span.get("text") or " ".join(row["words"][span["start"] : span["end"]])
+
+    found = []
+    for value in values:
+        if "subject" in value:
+            subject, object = (name(row["spans"][value[side]]) for side in ("subject", "object"))
+            found.append(f"{subject} {value['label']} {object} {value['score']:.2f}")
+        else:
+            found.append(f"{name(value)} {value['label']} {value['score']:.2f}")
+    return found
 
 
 def _answer(answer: Any, row: Mapping[str, Any]) -> str:
+    withheld = row.get("withheld")
     if isinstance(answer, list):
         scores = row.get("scores") or {}
-        return BETWEEN.join(f"{name} {scores[name]:.2f}" for name in answer) or "no label"
-    if row.get("withheld") is not None:
-        return f"abstained: {row['withheld']}"
+        found = [f"{name} {scores[name]:.2f}" for name in answer]
+        found += [f"abstained: {name} {scores[name]:.2f}" for name in withheld or ()]
+        return BETWEEN.join(found) or "no label"
+    if withheld is not None:
+        return f"abstained: {'no answer' if withheld == '' else withheld}"
     if isinstance(answer, float):
         return f"{answer:.4g}"
     shown = "no answer" if answer in (None, "") else str(answer)

@@ -130,6 +130,8 @@ LINES = [
     ({"label": "pos", "score": 0.912}, "pos 0.91"),
     ({"label": ["a", "b"], "scores": {"a": 0.9, "b": 0.6, "c": 0.1}}, "a 0.90   b 0.60"),
     ({"label": None, "score": 0.5, "withheld": "pos"}, "abstained: pos"),
+    ({"label": [], "scores": {"a": 0.6}, "withheld": ["a"]}, "abstained: a 0.60"),
+    ({"answer": "", "score": 0.5, "withheld": ""}, "abstained: no answer"),
     ({"label": 2.54321}, "2.543"),
     ({"answer": "", "score": 0.5}, "no answer 0.50"),
     ({"words": ["a", "b"], "tags": ["DET", "N"], "scores": [1, 1]}, "a DET   b N"),
@@ -139,6 +141,18 @@ LINES = [
             "spans": [{"start": 0, "end": 2, "label": "PER", "score": 0.91}],
         },
         "Maria Keller PER 0.91",
+    ),
+    (
+        {"words": ["a", "b"], "tags": [None, "N"], "withheld": [{"start": 0, "label": "DET"}]},
+        "a abstained: DET   b N",
+    ),
+    (
+        {
+            "words": ["Oslo", "Ana"],
+            "spans": [],
+            "withheld": [{"start": 0, "end": 1, "label": "LOC", "score": 0.4}],
+        },
+        "abstained: Oslo LOC 0.40",
     ),
     (
         {
