@@ -157,6 +157,7 @@ class DistillationLoss(RunLoss):
             examples = (replace(e, tags=None, spans=None, misaligned=()) for e in examples)
         if reach := state.context_words:
             examples = surrounded(examples, reach)
+        examples = (e for e in examples if state.of_blank(e) is None)
         yield from chunks(replace(e, id=id) for id, e in enumerate(examples, first_id))
 
     def _require_same_windows(self, student: FlatSequences, teacher: FlatSequences) -> None:

@@ -88,6 +88,14 @@ def test_a_student_with_the_weights_of_its_teacher_has_no_loss(setup: str, tmp_p
     assert json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))["lr"] == 6e-4
 
 
+def test_blank_lines_of_unlabeled_text_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a good film\n\na bad film\n")
+    weights = Distillation(unlabeled=str(tmp_path / "texts.txt"))
+    settings = {"layers": 1, "out": str(tmp_path / "run"), "steps": 1, **QUIET}
+    found = distill(teacher_of("classify"), distillation=weights, **settings)
+    assert "train: 2 unlabeled examples more, which the teacher labels" in found.run.notes
+
+
 @contextlib.contextmanager
 def prepared(
     setup: str, out: Path, weights: Distillation, model: str | None, dropout: float, **settings: Any
