@@ -38,6 +38,7 @@ _OF_PREDICTIONS = (
     "positive_label",
     "label_separator",
     "offsets",
+    "similarity",
     "follows",
     "follows_score",
     "votes",
@@ -252,4 +253,6 @@ def _is_prediction(values: Mapping[str, Any]) -> bool:
     spans = values.get("spans")
     scored = isinstance(spans, list) and any(isinstance(s, dict) and "score" in s for s in spans)
     known = "uncertainty" in values or ("gold" in values and "where" in values)
+    known = known or values.get("similarity") == "cosine"  # of `finetune sentence`
+    known = known or ("gold" in values and type(values.get("label")) is float)
     return known or "scores" in values or (scored and "words" in values)

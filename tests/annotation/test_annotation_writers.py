@@ -185,6 +185,15 @@ def test_the_score_of_a_prediction_is_no_label(tmp_path):
     assert annotations.rows[0].others == {"score": 0.9}
 
 
+@pytest.mark.parametrize("beside", [{"similarity": "cosine"}, {"gold": 3}])
+def test_predicted_numbers_are_suggestions(tmp_path, beside):
+    row = {"id": 0, "text": "a", "text_pair": "b", "label": 0.5, **beside}
+    annotations = read_annotations(write_jsonl(tmp_path / "predictions.jsonl", [row]))
+    (task,) = written(annotations, "label-studio", tmp_path)
+    assert task["data"] == {"id": 0, "text": "a", "text_pair": "b"} and task["annotations"] == []
+    assert task["predictions"][0]["result"][0]["value"] == {"number": 0.5}
+
+
 RELATED = {
     "id": "r",
     "text": "Ann-Lee lives in Oslo",
