@@ -156,10 +156,8 @@ def _shortened(text: str, left_out: Collection[int]) -> str:
 
 class _Window(NamedTuple):
     example: Any
-    words: Sequence[int]
-    """The words to leave out, by their numbers in the window."""
     rows: Sequence[int]
-    """Their numbers among all explained words."""
+    """The numbers of its words in the whole example."""
     labels: Mapping[int, LabelSpan]
     """The labels whose words are in the window, by number."""
 
@@ -180,7 +178,7 @@ def _sentence_windows(
                 inside[number] = label._replace(words=(first - start, end - start))
         if inside:
             words = TokenExample(example.id, example.words[start:stop])
-            yield _Window(words, range(stop - start), range(start, stop), inside)
+            yield _Window(words, range(start, stop), inside)
 
 
 def _text_windows(
@@ -205,12 +203,20 @@ def _text_windows(
         numbers[long] = all_words[inside] or all_words[longer : longer + 1]
         texts[long] = _part(example.texts()[long], split[long][1], numbers[long])
         rows = [*numbers[0], *(len(sizes[0]) + n for part in numbers[1:] for n in part)]
-        window = replace(example, text=texts[0], pair=texts[1] if len(texts) > 1 else None)
-        yield _Window(window, range(len(rows)), rows, dict(enumerate(labels)))
+        yield _Window(_with_texts(example, texts), rows, dict(enumerate(labels)))
 
 
 def _part(text: str, offsets: Sequence[tuple[int, int]], words: range) -> str:
     return text[offsets[words.start][0] : offsets[words.stop - 1][1]] if words else ""
+
+
+def _with_texts(example: TextExample, texts: Sequence[str]) -> TextExample:
+    return replace(example, text=texts[0], pair=texts[1] if len(texts) > 1 else None)
+
+
+def _first_words(text: str, number: int) -> str:
+    offsets = split_words(text)[1]
+    return text[: offsets[number - 1][1]] if len(offsets) > number else text
 
 
 def explain(
@@ -220,23 +226,22 @@ def explain(
     labels = explained_labels(task.state.labels, prediction)
     if not labels:
         return []
-    in_windows = task.state.long_text in (None, "window")
-    limit = None if in_windows else task.state.max_length
-    words, numbers = words_of(example), list[int]()
-    for start, stop in ((0, words.num_first), (words.num_first, len(words.words))):
-        numbers += range(start, stop)[:limit]
     parts: Iterable[_Window]
-    if not in_windows:
-        parts = [_Window(example, numbers, range(len(numbers)), dict(enumerate(labels)))]
+    if task.state.long_text == "truncate":  # later words are not read
+        texts = [_first_words(text, task.state.max_length) for text in example.texts()]
+        example = _with_texts(example, texts)
+        rows = range(len(words_of(example).words))
+        parts = [_Window(example, rows, dict(enumerate(labels)))]
     elif isinstance(example, TokenExample):
         parts = _sentence_windows(task, example, labels)
     else:
         parts = _text_windows(task, example, labels)
+    words = words_of(example)
     scores, num_windows = np.zeros(len(labels)), np.zeros(len(labels))
-    differences = np.zeros((len(numbers), len(labels)))
+    differences = np.zeros((len(words.words), len(labels)))
     for window in parts:
         columns, in_window = list(window.labels), [*window.labels.values()]
-        shorter = (without(task, window.example, {number}) for number in window.words)
+        shorter = (without(task, window.example, {word}) for word in range(len(window.rows)))
         examples = chunks(chain([window.example], shorter), _CHUNK)
         of_window = np.concatenate(
             [label_scores(task, model, chunk, in_window, device) for chunk in examples]
@@ -244,18 +249,12 @@ def explain(
         scores[columns] += of_window[0]
         differences[np.ix_(window.rows, columns)] += of_window[0] - of_window[1:]
         num_windows[columns] += 1
-    offsets = words.offsets
-    explained = Words(
-        tuple(words.words[number] for number in numbers),
-        None if offsets is None else tuple(offsets[number] for number in numbers),
-        sum(number < words.num_first for number in numbers),
-    )
     return [
         Explanation(
             label,
             float(scores[number] / num_windows[number]),
             _UNITS.get(task.state.prediction_type, "log-probability"),
-            explained,
+            words,
             tuple((differences[:, number] / num_windows[number]).tolist()),
         )
         for number, label in enumerate(labels)
