@@ -294,7 +294,9 @@ class SentenceTask(Task):
         u, v = vectors.astype(np.float64)
         if not len(self.state.labels) or isinstance(example.label, float):
             norms = np.linalg.norm(u) * np.linalg.norm(v)
-            return SentencePrediction(example.id, vectors, float(u @ v / max(norms, 1e-12)))
+            cosine = float(u @ v / max(norms, 1e-12))
+            # as in the file of predictions, so that both have the same ties and scores
+            return SentencePrediction(example.id, vectors, round(cosine, 6))
         weights = outputs[0].values[1]
         logits = weights[:, :-1] @ np.concatenate([u, v, np.abs(u - v)]) + weights[:, -1]
         scores = dict(zip(self.state.labels, softmax(logits).tolist(), strict=True))

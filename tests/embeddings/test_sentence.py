@@ -373,6 +373,9 @@ def test_cosines_have_no_mean_error_on_the_scale_of_gold(
     assert "mse" not in analysis["scores"] and analysis["errors"] == {
         "difference of ranks": len(rows) + 1
     }
+    metrics = json.loads((trained["cls"] / "metrics.json").read_text())["validation"]
+    of_run = {name.removesuffix("_all"): value for name, value in metrics.items()}
+    assert analysis["scores"] == pytest.approx(of_run, abs=1e-12), "the file has the same cosines"
 
 
 def test_pairs_with_numbers_are_scored_by_cosines_of_a_classifier_too(
