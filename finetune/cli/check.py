@@ -16,7 +16,7 @@ from finetune.registry import PLUGINS, TASKS
 from finetune.types import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from finetune.data import Finding
+    from finetune.data import Dataset, Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,4 +159,19 @@ class Check(OutOption, DataOptions, Command):
             from finetune.preprocessing.tokenizer import check_with_tokenizer
 
             findings = check_with_tokenizer(data, self.model, words, self.max_length)
-        return [finding for finding in findings if finding.check not in skipped]
+        findings = [finding for finding in findings if finding.check not in skipped]
+        if self.task is None or errors or any(finding.level == "error" for finding in findings):
+            return findings
+        return [*findings, *_refusal(self.task, settings, data)]
+
+
+def _refusal(task: str, config: TrainConfig, data: Dataset) -> list[Finding]:
+    # data without another error that training refuses
+    from finetune.data.checks import Finding
+    from finetune.tasks import task_class  # which imports torch
+
+    try:
+        task_class(task).prepare(config, data)
+    except UserError as error:
+        return [Finding("error", "training", str(error))]
+    return []

@@ -189,3 +189,20 @@ def test_spans_that_end_inside_a_word_are_a_warning(tmp_path: Path):
     outcome = run("check", write_jsonl(tmp_path / "a.jsonl", rows), "--strict")
     assert outcome.code == 1
     assert "warning  reading     3 spans in characters with an end inside a word" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "message"),
+    [
+        ("ner", {"tokens": ["a", "b"], "tags": ["DT", "NN"]}, "no sentence of train has spans"),
+        ("tag", {"tokens": ["a", "b"], "spans": [[0, 2, "X"], [0, 1, "Y"]]}, "overlap or nest"),
+        ("relations", {"tokens": ["a"], "tags": ["B-X"]}, "no sentence of train has relations"),
+    ],
+)
+def test_data_that_the_task_refuses_are_an_error(
+    task: str, row: dict, message: str, tmp_path: Path
+):
+    file = write_jsonl(tmp_path / "train.jsonl", [row] * 3)
+    assert run("check", file).ok()
+    outcome = run("check", file, "--task", task)
+    assert outcome.code == 1 and message in outcome.out
