@@ -97,6 +97,19 @@ def read_conll(file: DataFile, options: ReadOptions, table: Table) -> Iterator[T
                 rows += [row] if row else []
 
 
+def begins_columns(line: str) -> bool:
+    """True if a first line can only be of columns.
+
+    It marks a document, is a comment of CoNLL-U or GermEval, or has cells between tabs with a span
+    tag at the end or the ten columns of CoNLL-U.
+    """
+    cells = line.rstrip().split("\t")
+    tagged = len(cells) > 1 and SPAN_TAG.fullmatch(cells[-1]) is not None
+    numbered = len(cells) == len(CONLLU_COLUMNS) and cells[0].partition("-")[0] == "1"
+    marked = line.startswith(("-DOCSTART-", "#\t")) or bool(_COMMENT.match(line))
+    return marked or tagged or numbered
+
+
 def looks_like_conll(file: DataFile) -> bool:
     """True if a plain text file holds words in columns instead of raw text.
 

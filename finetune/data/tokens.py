@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from finetune.data.conll import looks_like_conll
+from finetune.data.conll import begins_columns, looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data
@@ -56,8 +56,10 @@ class TokenReader(RowReader):
                 f"{file.name}: CSV rows cannot hold words with tags: write one word and its tag "
                 "per line (CoNLL columns), or JSON Lines with tokens and tags."
             )
-        if file.live and file.format == "txt" and not file.first_line().startswith("-DOCSTART-"):
-            return open_text_table(file, options)
+        if file.live and file.format == "txt":
+            if not begins_columns(file.first_line()):
+                return open_text_table(file, options)
+            file.format = "conll"
         if file.format in ("txt", "tsv", "unknown"):
             raw = file.format == "txt" and not looks_like_conll(file)
             cells = {cell.strip().lower() for cell in file.first_line().split("\t")}

@@ -153,6 +153,24 @@ def test_tags_of_another_scheme_in_the_input_are_not_read(workdir: Path, tmp_pat
         assert "1 sentence of CoNLL files, of which --keep-columns keeps no column" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("content", "sentences"),
+    [
+        ("# sent_id = a\n" + "".join(f"{n}\tAna{8 * chr(9) + '_'}\n" for n in (1, 2)), 1),
+        (f"1\tAna{8 * chr(9) + '_'}\n", 1),
+        ("#\thttp://example.org\t[2010]\n1\tAna\tO\tO\n2\tsaw\tO\tO\n", 1),
+        ("Ana\tB-PER\nsaw\tO\n\nOslo\tO\n", 2),
+        ("-DOCSTART- O\n\nAna B-PER\nsaw O\n", 1),
+        ("Drive on I-95\n# 5 things\n", 2),  # texts
+    ],
+)
+def test_columns_of_standard_input_show_in_its_first_line(
+    content: str, sentences: int, workdir: Path
+):
+    rows = run("predict", workdir / "tag", "--file", "-", stdin=content.encode()).ok().rows
+    assert len(rows) == sentences and "\t" not in "".join(rows[0]["words"])
+
+
 @pytest.mark.parametrize("text", ["", " ", "-warm", "--file", "\u200b", "a\u2028b", "🙂 é"])
 def test_any_text_has_one_answer(text: str, workdir: Path):
     for task in ("classify", "tag"):
