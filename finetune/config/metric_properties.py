@@ -48,7 +48,9 @@ METRIC_PROPERTIES: Mapping[str, MetricProperties] = {
     "mse": MetricProperties(highest=math.inf, lower_is_better=True, hub="mse"),
     "perplexity": MetricProperties(highest=math.inf, lower_is_better=True, hub="perplexity"),
     **dict.fromkeys(("mlm_loss", "sbo_loss", "soft_cross_entropy", "mean_cost"), _LOSS),
-    **dict.fromkeys(("hamming_loss", "ece"), MetricProperties(lower_is_better=True)),
+    **dict.fromkeys(
+        ("hamming_loss", "ece", "ece_uncalibrated"), MetricProperties(lower_is_better=True)
+    ),
     "agreement": MetricProperties(of_gold=True),
     "votes_entropy": MetricProperties(highest=math.inf, of_gold=True),
 }
@@ -85,6 +87,12 @@ METRIC_MEANINGS: Mapping[str, str] = {
 def properties_of(metric: str) -> MetricProperties:
     """Look up the properties of a metric; ``f1:NAME`` has the properties of ``f1``."""
     return METRIC_PROPERTIES.get(metric.partition(":")[0], MetricProperties())
+
+
+def can_select(metric: str) -> bool:
+    """Whether a metric can select the best model: better predictions have a higher value."""
+    properties = properties_of(metric)
+    return not (properties.lower_is_better or properties.of_gold)
 
 
 def is_overall(metric: str) -> bool:

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from finetune.config.description import PROBLEMS
+from finetune.config.metric_properties import can_select
 from finetune.config.tasks import ClassifyConfig, TextConfig, flag
 from finetune.data.dataset import Dataset, numbered_order
 from finetune.data.examples import Examples
@@ -83,10 +84,10 @@ def check_text_settings(config: TextConfig, problem: str, data: Dataset) -> None
     not_classes = f"the labels of {data.name} are numbers, not classes"
     one_sequence = f"--pair-encoder {encoder} reads one sequence of each text"
     one_label = "it compares texts by their one label, and these have several, or numbers"
-    metrics = PROBLEMS[problem]
+    metrics, selecting = PROBLEMS[problem], filter(can_select, PROBLEMS[problem])
     is_of_another = config.metric in {*chain(*PROBLEMS.values())} - {*metrics}
     refused: list[tuple[bool, str, Sequence[str]]] = [
-        (is_of_another, f"the metrics of these labels are {abbreviated(metrics)}", ("metric",)),
+        (is_of_another, f"the metrics of these labels are {abbreviated(selecting)}", ("metric",)),
         (numbers, not_classes, ("class_weights", "sampling", "label_separator")),
         (numbers, "the predictions are numbers, not classes", ("loss", "label_smoothing")),
         (numbers, "the predictions are numbers and have no probabilities", ("calibrate",)),

@@ -12,7 +12,7 @@ from typing import Any
 from accelerate.utils import ProjectConfiguration
 from torch import Tensor
 
-from finetune.config.metric_properties import properties_of
+from finetune.config.metric_properties import can_select
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.evaluation.custom_metrics import custom_metrics
@@ -347,8 +347,7 @@ class Scorer:
 
     def _selection_score(self, metrics: Mapping[str, float], name: str = "") -> float:
         name = name or self.task.state.metric
-        properties = {metric: properties_of(metric) for metric in metrics}
-        legal = [name for name, of in properties.items() if not (of.lower_is_better or of.of_gold)]
+        legal = list(filter(can_select, metrics))
         if name not in legal:
             raise UserError(
                 f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}."
