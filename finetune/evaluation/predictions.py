@@ -450,8 +450,10 @@ def _shared_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
     type = files[0].type
     with_gold = [file for file in files if all("gold" in row.values for row in file.rows)]
     if not with_gold:
+        some = any("gold" in row.values for file in files for row in file.rows)
         raise UserError(
-            f"{abbreviated([file.name for file in files], 2)}: no gold in it to compare with: name "
+            f"{abbreviated([file.name for file in files], 2)}: "
+            f"{'lines without gold in it' if some else 'no gold in it to compare with'}: name "
             "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
     sides = []

@@ -363,6 +363,12 @@ def test_damaged_rows_name_their_line(tmp_path: Path, row: dict, message: str):
         align_runs([path])
 
 
+def test_every_line_needs_its_gold(tmp_path: Path):
+    path = write_jsonl(tmp_path / "p.jsonl", [{"label": "a", "gold": "a"}, {"label": "a"}])
+    with pytest.raises(UserError, match="lines without gold in it: name a file of gold"):
+        align_runs([path])
+
+
 def test_odd_values_of_labels_are_read(tmp_path: Path):
     """An answer left out that is no label, and no separator of levels."""
     row = {"label": None, "withheld": ["a"], "label_separator": "", "gold": "a"}
