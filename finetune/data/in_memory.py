@@ -58,8 +58,12 @@ def input_table(data: Any) -> Table | None:
     return _table(data, "data")
 
 
-def require_inputs(inputs: Any, function: str) -> None:
-    """Raise DataError for a text, a table or a path, which are no list of inputs."""
+def input_list(inputs: Any, function: str) -> Iterable[Any]:
+    """Check a list of inputs; missing texts of a column of pandas are blank, as in a data frame.
+
+    Raises:
+        DataError: The inputs are a text, a table or a path.
+    """
     if isinstance(inputs, str):
         raise DataError(f"{function} takes a list of inputs: write {function}([{inputs!r:.40}]).")
     if isinstance(inputs, Mapping) or _is_frame(inputs):
@@ -69,6 +73,9 @@ def require_inputs(inputs: Any, function: str) -> None:
         )
     if not isinstance(inputs, Iterable):
         raise DataError(f"{function} takes a list of inputs, not {inputs!r:.60}.")
+    values: Any = inputs
+    filled: Iterable[Any] = values.fillna("") if is_from("pandas", "Series", values) else values
+    return filled
 
 
 def _table(rows: Any, name: str) -> Table:

@@ -20,7 +20,7 @@ import xxhash
 from torch import Tensor
 
 from finetune.config.values import conforms, description
-from finetune.data.in_memory import require_inputs
+from finetune.data.in_memory import input_list
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import chunks, values_of_examples
 from finetune.models.encoder import Encoder
@@ -184,7 +184,7 @@ class Embedder:
         Raises:
             UserError: An input is a pair of texts, or neither a text nor words.
         """
-        require_inputs(inputs, "encode")
+        inputs = input_list(inputs, "encode")
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")
         units, read = (self._read(*item) for item in enumerate(inputs)), 0

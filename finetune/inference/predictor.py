@@ -24,7 +24,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from finetune.config.values import conforms, require_count
-from finetune.data.in_memory import input_table, is_from, require_inputs
+from finetune.data.in_memory import input_list, input_table, is_from
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
 from finetune.evaluation.prediction_types import TYPES
@@ -202,10 +202,7 @@ class Predictor:
             raise UserError(
                 f"columns={columns!r:.60} apply to rows, such as a data frame: leave it out."
             )
-        values: Any = inputs
-        if is_from("pandas", "Series", values):
-            values = values.fillna("")  # missing texts are blank, as in a data frame
-        return list(self._examples(values))
+        return list(self._examples(input_list(inputs, "predict")))
 
     def stream(
         self,
@@ -231,7 +228,7 @@ class Predictor:
                 predictions have no label.
             reporter: Shows the progress in batches.
         """
-        require_inputs(inputs, "stream")
+        inputs = input_list(inputs, "stream")
         for name, value, least in (("chunk", chunk, 1), ("skip", skip, 0)):
             if not conforms(value, int | None):
                 raise UserError(f"{name} must be a whole number, not {value!r:.60}.")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data import Finding, check_data
-from finetune.data.in_memory import require_inputs
+from finetune.data.in_memory import input_list
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config, load_pretrained_tokenizer
@@ -103,7 +103,7 @@ class SubwordTokenizer(Subwords):
             (5, 5)
             >>> tokenizer([("A man sleeps.", "A man is awake.")])  # doctest: +SKIP
         """
-        require_inputs(inputs, "tokenizer")
+        inputs = input_list(inputs, "tokenizer")
         longest = self.max_length(None, max_length)
         example_type = TokenExample if self.words else TextExample
         examples: list[Any] = [
