@@ -541,7 +541,7 @@ class Prediction:
     """
 
     id: int
-    decided: Mapping[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
+    decided: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the prediction to JSON values, with probabilities of six digits."""
@@ -582,7 +582,7 @@ class TextPrediction(Prediction):
 
     label: str | tuple[str, ...] | float | None
     score: float | None = None
-    scores: Mapping[str, float] | None = None
+    scores: Mapping[str, float] | None = field(default=None, hash=False)
     positive: str | None = None
     uncalibrated: Mapping[str, float] | None = field(default=None, compare=False, repr=False)
     separator: str | None = None
@@ -891,7 +891,7 @@ class SentencePrediction(Prediction):
     vectors: Any = field(compare=False, repr=False)
     label: str | float | None = None
     score: float | None = None
-    scores: Mapping[str, float] | None = None
+    scores: Mapping[str, float] | None = field(default=None, hash=False)
 
     @property
     def value(self) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import json
 import math
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +99,14 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_examples_and_predictions_are_values(name: str):
+    for value in WRITTEN[name]:
+        again = pickle.loads(pickle.dumps(value))
+        assert again == copy.deepcopy(value) == value and len({value, again}) == 1
+        assert replace(value, id=1) not in {value}
 
 
 def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
