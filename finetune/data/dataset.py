@@ -61,6 +61,10 @@ class Dataset:
         if self.fingerprint_of is None:
             self.fingerprint_of = functools.cache(functools.partial(fingerprint, self.splits))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the fingerprint in place of the function that computes it."""
+        return {**vars(self), "fingerprint_of": functools.partial(str, self.fingerprint)}
+
     @property
     def is_large(self) -> bool:
         """True if a split does not fit in memory."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,17 @@ def test_the_format_of_a_data_set_changes_nothing(format: str) -> None:
     table = as_datasets([{"tokens": ["a", "b"], "tags": [1, 0]}, {"tokens": ["c"], "tags": [1]}])
     formatted = read_tokens(table.with_format(format))
     assert formatted.fingerprint == read_tokens(table).fingerprint
+
+
+def test_a_data_set_is_pickled_with_its_fingerprint() -> None:
+    data = read_text(TEXTS)
+    relabeled = replace(
+        data, splits={"train": data.splits["train"].replace("label", "x" * len(TEXTS))}
+    )
+    assert relabeled.fingerprint == data.fingerprint
+    for one in (data, relabeled):
+        again = pickle.loads(pickle.dumps(one))
+        assert again == one and again.fingerprint == one.fingerprint
 
 
 def test_a_transform_is_refused() -> None:
