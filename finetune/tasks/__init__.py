@@ -196,6 +196,11 @@ def model_folder(folder: str | Path) -> Path:
     (``OWNER/NAME``, with ``@REVISION`` if not ``main``), whose files are downloaded unless they are
     cached. The model was saved by this toolkit, or by transformers with a trained head.
     """
+    if not isinstance(folder, str | Path):
+        raise UserError(
+            f"{folder!r:.60} is no path: give the folder of a run (run.folder) or of a model, or a "
+            "hub id (OWNER/NAME)."
+        )
     name = str(folder)
     is_short_name = resolve_model(name) != name
     if not Path(name).is_dir() and (is_short_name or ("/" in name and is_hub_id(name))):

@@ -103,6 +103,14 @@ def test_anything_else_is_refused(workdir: Path, given: Any, message: str) -> No
         finetune.load(workdir / "run").predict(given)
 
 
+@pytest.mark.parametrize("run", [None, {"folder": "runs/x"}])
+def test_what_is_no_folder_is_refused(run: Any) -> None:
+    for function in (finetune.load, finetune.distill):
+        options = {"layers": 1} if function is finetune.distill else {}
+        with pytest.raises(UserError, match="is no path: give the folder of a run"):
+            function(run, **options)
+
+
 def test_streams_of_tables_are_refused(workdir: Path) -> None:
     model = finetune.load(workdir / "run")
     for inputs, message in (
