@@ -15,7 +15,7 @@ import numpy as np
 from finetune.data.tag_schemes import detect_scheme
 from finetune.evaluation.positive import positive_label
 from finetune.evaluation.prediction_types import scores_of
-from finetune.types import IGNORED, UserError
+from finetune.types import IGNORED, LabelSet, UserError
 
 
 def compute_metrics(
@@ -37,7 +37,7 @@ def compute_metrics(
     Raises:
         UserError: The scheme does not fit the labels; the function raises it for other shapes.
     """
-    names = list(labels)
+    names = list(LabelSet(labels))
     if positive is not None:
         positive_label(names, {}, positive)  # raises for a label that is not among them
     if scheme == "auto":
@@ -67,7 +67,8 @@ def _scores(
     are_classes, shape = np.issubdtype(gold.dtype, np.integer), predicted.shape
     if are_classes and shape[:-1] == gold.shape:
         predicted = _checked(predicted, names).argmax(-1)
-    is_aligned = predicted.shape == gold.shape
+    are_alike = are_classes == np.issubdtype(predicted.dtype, np.integer)
+    is_aligned = are_alike and predicted.shape == gold.shape
     if are_classes and is_aligned and gold.ndim == 2:
         tags = [
             [
@@ -80,7 +81,7 @@ def _scores(
     if are_classes and is_aligned and gold.ndim == 1:
         labels = [[names[index] for index in _classes(side, names)] for side in (gold, predicted)]
         return scores_of("label", *labels, labels=names, positive=positive)
-    if not are_classes and is_aligned and gold.ndim == 2:
+    if not are_classes and is_aligned and gold.ndim == 2 and np.isin(gold, (0, 1)).all():
         sets = [
             [tuple(compress(names, row)) for row in side.tolist()]
             for side in (gold > 0.5, _checked(predicted, names) >= 0)
@@ -90,8 +91,8 @@ def _scores(
         return scores_of("number", gold.tolist(), predicted.reshape(-1).tolist())
     raise UserError(
         f"predictions of shape {shape} for labels of shape {gold.shape} and type "
-        f"{gold.dtype}: expected tags [N, L], a label [N], labels as floats [N, C], or a number as "
-        "float [N]."
+        f"{gold.dtype}: expected tags [N, L], a label [N], labels as floats 0 and 1 [N, C], or a "
+        "number as float [N]; logits are floats, classes integers."
     )
 
 
@@ -111,4 +112,6 @@ def _checked(logits: np.ndarray, names: Sequence[str]) -> np.ndarray:
             f"the model has {logits.shape[-1]} classes, but compute_metrics was given "
             f"{len(names)} labels: give them all, in the order of the model's id2label."
         )
+    if np.isnan(logits).any():
+        raise UserError("logits are NaN: lower the learning rate, or train in float32.")
     return logits

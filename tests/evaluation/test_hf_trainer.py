@@ -93,6 +93,24 @@ def test_what_is_refused():
             finetune.compute_metrics(["O", "B-A"])(evaluated(logits, gold))
     with pytest.raises(ValueError, match="not in the scheme BIO"):
         finetune.compute_metrics(["O", "S-PER"], scheme="BIO")
+    for labels in ({0: "a", 1: "b"}, "ab"):
+        with pytest.raises(UserError, match="labels must be a list of texts"):
+            finetune.compute_metrics(labels)
+    with pytest.raises(UserError, match="logits are NaN"):
+        finetune.compute_metrics(["a", "b"])(evaluated([[0.0, np.nan]], [0]))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "gold"),
+    [
+        ([[0.5, -1.0]], [[1, 0]]),  # several labels as integers
+        ([[1, 0]], [[1.0, 0.0]]),  # chosen labels, no logits
+        ([[1.5], [2.5]], [[1.0], [3.0]]),  # numbers [N, 1]
+    ],
+)
+def test_arrays_of_another_meaning_have_no_scores(predicted: Any, gold: Any):
+    with pytest.raises(UserError, match="labels as floats 0 and 1"):
+        finetune.compute_metrics(["a", "b"][: len(gold[0])])(evaluated(predicted, gold))
 
 
 def test_in_the_trainer(tmp_path: Path):
