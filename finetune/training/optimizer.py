@@ -93,7 +93,7 @@ def parameter_groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:
     model's ``separate_learning_rates`` have their own. These modules, biases, norms and other
     vectors have no weight decay.
     """
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     factor = max(model.lr_factor, TUNING_FACTORS[config.tuning])
     peak = config.lr or default_learning_rate(model.encoder.width) * factor
     top = model.encoder.top_depth
@@ -112,7 +112,7 @@ def parameter_groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:
         if is_separate:
             lr, decay = module_rates[module], 0.0
         settings = {"params": [], "names": [], "lr": lr, "weight_decay": decay}
-        group = groups.setdefault((lr, decay), settings)
+        group = groups.setdefault((lr, decay, is_separate), settings)
         group["params"].append(weight)
         group["names"].append(name)
         group["encoder"] = None if is_separate else group.get("encoder", False) or depth < top

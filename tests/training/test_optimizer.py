@@ -148,6 +148,10 @@ def test_the_log_has_the_learning_rates_of_encoder_and_head() -> None:
     )
     optimizer = optimizer_of(tagger, config(lr=1e-3))
     assert logged_learning_rates(optimizer) == {"lr": 1e-3}, "without that of the transitions"
+    (rate,) = tagger.separate_learning_rates.values()
+    tagger.encoder.freeze("all")
+    optimizer = optimizer_of(tagger, config(lr=1e-3, head_lr=rate, weight_decay=0))
+    assert logged_learning_rates(optimizer) == {"lr": rate}
     optimizer = optimizer_of(head(), config(lr=1e-3, head_lr=1e-2))
     assert logged_learning_rates(optimizer) == {"lr": 1e-3, "head_lr": 1e-2}
     frozen = head()
