@@ -114,7 +114,7 @@ def train(
     *,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Callable[..., Any]] | None = None,
-    loss: LossFunction | None = None,
+    loss: LossFunction | str | None = None,
     overwrite: bool = False,
     quiet: bool = False,
     **settings: Any,
@@ -135,7 +135,8 @@ def train(
         metrics: Custom metrics by name: functions of gold and predictions, or
             ``finetune.CustomMetric``. ``metric="name"`` selects the model by one.
         loss: A custom loss: a function of the logits and the targets of a batch that returns the
-            sum of its losses and the number to divide it by.
+            sum of its losses and the number to divide it by. Text is the setting of this name,
+            such as ``"focal"``.
         overwrite: Replace the run in ``out``, if there is one: its model is deleted first.
         quiet: Show no progress.
         settings: Settings of the task, such as ``batch_size=16``. ``out`` names the folder; the
@@ -155,7 +156,11 @@ def train(
         0.91
         >>> run = finetune.train("tag", "conll2003", "roberta-base", epochs=3)  # doctest: +SKIP
     """
+    if isinstance(loss, str):
+        settings["loss"], loss = loss, None
     name, config, named, data = _config(task, data, {"model": model, **settings})
+    if overwrite and config.resume:
+        raise UserError("overwrite=True replaces a run and resume=True continues it: give one.")
     if config.out is not None and not config.resume:
         out = Path(config.out)
         on_main_process(lambda: _require_new(out, overwrite))

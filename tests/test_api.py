@@ -121,6 +121,8 @@ def test_columns_are_predicted(model: str, tmp_path: Path) -> None:
         ("ner", {"fp16": True}, r"no setting 'fp16': write --precision fp16 \(options are"),
         (None, {}, r"must be settings such as .* not None"),
         (finetune.TrainConfig(), {}, r"TrainConfig has no task: use finetune\.C"),
+        ("tag", {"resume": True, "overwrite": True}, "and resume=True continues it: give one"),
+        ("classify", {"loss": "focl"}, "--loss .*focl"),
         (finetune.TagConfig(), {"epochs": 3}, r"give it to TagConfig\(epochs=…\)"),
     ],
 )
@@ -131,10 +133,11 @@ def test_refuses_unknown_tasks_and_settings(task: Any, settings: dict, message: 
 
 def test_settings_as_one_value_or_as_keywords(model: str, tmp_path: Path) -> None:
     rows = rows_of(small_data.sentiment(tmp_path / "data"))
-    one = finetune.ClassifyConfig(model=model, steps=3, lr=1e-3, out=str(tmp_path / "value"))
+    settings: dict[str, Any] = {"steps": 3, "lr": 1e-3, "loss": "focal"}
+    one = finetune.ClassifyConfig(model=model, out=str(tmp_path / "value"), **settings)
     value = finetune.train(one, rows, quiet=True)
     out = str(tmp_path / "keywords")
-    keywords = finetune.train("classify", rows, model, steps=3, lr=1e-3, out=out, quiet=True)
+    keywords = finetune.train("classify", rows, model, out=out, quiet=True, **settings)
     assert value.metrics == keywords.metrics
     for name in ("best/model.safetensors", "metrics.json"):
         assert (value.folder / name).read_bytes() == (keywords.folder / name).read_bytes()
