@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from finetune.config.values import conforms
 from finetune.data import Finding, check_data
 from finetune.data.in_memory import input_list
 from finetune.data.word_splitting import UNSPACED
@@ -184,6 +185,8 @@ class SubwordTokenizer(Subwords):
         limit = min(model_limits, default=LONGEST)
         if configured is None:
             return min(limit, LONGEST)
+        if not conforms(configured, int):
+            raise UserError(f"--max-length must be a whole number, not {configured!r:.60}.")
         if configured > limit:
             raise UserError(
                 f"--max-length {configured} exceeds the {limit} tokens that {self.name} can take: "

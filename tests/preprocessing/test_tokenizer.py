@@ -273,6 +273,8 @@ def test_a_batch_of_texts_or_pairs_is_cut() -> None:
     for wrong, message in ((["a", 3], "input 1: 3 is neither a text"), ("a", "takes a list")):
         with pytest.raises(UserError, match=message):
             tokenizer(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"--max-length must be a whole number, not 16\.5"):
+        tokenizer(["a"], max_length=16.5)
     with pytest.raises(UserError, match="--max-length 2 leaves no room"):
         tokenizer(["a"], max_length=2)
 
