@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import finetune
 from finetune.api import ReportPage
@@ -98,6 +100,18 @@ def test_the_output_names_labels_and_says_what_a_degenerate_run_lacks(
     assert output.endswith(
         f". Train longer (--epochs), or with another --lr.\nEverything is in {tmp_path}.\n"
     )
+
+
+def test_a_caller_without_gradients_trains_alike(model: str, tmp_path: Path) -> None:
+    rows = rows_of(small_data.sentiment(tmp_path / "data"))
+    weights = set()
+    for mode in (contextlib.nullcontext, torch.no_grad, torch.inference_mode):
+        out = tmp_path / mode.__name__
+        with mode():
+            run = finetune.train("classify", rows, model, steps=2, out=str(out), quiet=True)
+            assert torch.is_grad_enabled() == (mode is contextlib.nullcontext)
+        weights.add((run.folder / "best/model.safetensors").read_bytes())
+    assert len(weights) == 1
 
 
 def test_columns_are_predicted(model: str, tmp_path: Path) -> None:

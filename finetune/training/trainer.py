@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig
@@ -135,6 +136,8 @@ def _train(  # noqa: C901 (the whole course is in one place)
     if not isinstance(loss, RunLoss):
         loss = RunLoss(task, config.custom_loss, loss)
     with contextlib.ExitStack() as restored:
+        # with gradients, also if the caller has turned them off
+        restored.enter_context(torch.inference_mode(False))
         resuming = all([scorer.begin() for scorer in scorers.values()])
         if resuming:
             on_main_process(lambda: check_files(last))
