@@ -214,10 +214,22 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
     if file.format in ("conll", "conllu") or first not in ("{", "["):
         return _read_columns(name, file)
     lines = list(file.lines)
-    if answers := _answers_of_squad("\n".join(line.text for line in lines)):
-        rows = [Row({"answer": answer}, f"{name}: {id}") for id, answer in answers.items()]
-        return Rows.of(name, TYPES[KEYS["answer"]], rows, [*answers])
-    return _read_lines(name, lines)
+    text = "\n".join(line.text for line in lines).strip()
+    try:
+        content = json.loads(text)
+    except ValueError:  # several rows, or a damaged one
+        content = None
+    is_row = isinstance(content, dict) and not content.keys().isdisjoint(KEYS)
+    if not isinstance(content, dict) or (is_row and "\n" not in text):
+        return _read_lines(name, lines)
+    if is_row or {*map(type, content.values())} != {str}:
+        raise DataError(
+            f"{name}: the file is one JSON object, but not in the official format of SQuAD, which "
+            "has a text for the id of each question: write other predictions as JSON Lines, with "
+            "an object in each line."
+        )
+    rows = [Row({"answer": answer}, f"{name}: {id}") for id, answer in content.items()]
+    return Rows.of(name, TYPES[KEYS["answer"]], rows, [*content])
 
 
 def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
@@ -236,7 +248,7 @@ def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
         ids.append(row.get("id"))
         keys.add(next(filter(row.__contains__, KEYS), ""))
     if not rows:
-        raise DataError(f"{name}: there is no prediction in it.")
+        raise _nothing_in(name)
     if len(keys) > 1 or "" in keys:
         raise DataError(
             f"{name}: each line must have `label`, or each must have `tags`, or each `spans`, "
@@ -245,20 +257,16 @@ def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
     return Rows.of(name, TYPES[KEYS[keys.pop()]], rows, ids)
 
 
-def _answers_of_squad(text: str) -> dict[str, str]:
-    # the official format: one object with the answer to each question by its id
-    try:
-        content = json.loads(text)
-    except ValueError:  # JSON Lines
-        return {}
-    is_row = not isinstance(content, dict) or not content.keys().isdisjoint(KEYS)
-    return {} if is_row or {*map(type, content.values())} != {str} else content
+def _nothing_in(name: str) -> DataError:
+    return DataError(f"{name}: there is no prediction in it.")
 
 
 def _read_columns(name: str, file: DataFile) -> Rows:
     columns = None if file.format == "conllu" else {"tags": "-1"}
     file.format = "conllu" if file.format == "conllu" else "conll"
     sentences = list(read_token_file(file, columns=columns))
+    if not sentences:
+        raise _nothing_in(name)
     rows = [
         Row({"words": [*sentence.words], "tags": list(sentence.tags or ())}, sentence.where)
         for sentence in sentences

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.data import DataError
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.prediction_types.answers import best_no_answer_threshold
 from finetune.evaluation.predictions import read_predictions
@@ -128,3 +129,20 @@ def test_answers_in_the_official_format(indent: int | None, tmp_path: Path) -> N
     assert scores["hasans_exact"] == 1.0 and scores["noans_exact"] == 0.0
     path.write_text(json.dumps({"id": "q1", "answer": "Oslo"}, indent=None))
     assert read_predictions(path).ids == ["q1"], "one row of JSON Lines"
+
+
+@pytest.mark.parametrize(
+    "content", [{"q1": ["Oslo"]}, {"version": "1.1", "data": []}, {"label": "a"}, {}]
+)
+def test_an_object_that_is_no_file_of_answers(content: dict, tmp_path: Path) -> None:
+    path = tmp_path / "answers.json"
+    path.write_text(json.dumps(content, indent=4))
+    with pytest.raises(DataError, match="one JSON object, but not in the official format of SQuAD"):
+        read_predictions(path)
+
+
+@pytest.mark.parametrize("name", ["empty.json", "empty.jsonl", "empty.txt"])
+def test_a_file_without_predictions(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(DataError, match="there is no prediction in it"):
+        read_predictions(tmp_path / name)
