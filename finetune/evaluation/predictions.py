@@ -382,10 +382,11 @@ def _num_without_gold(gold: Rows) -> int:
 
 def unknown_note(tables: Tables, labels: Iterable[str]) -> str:
     """Say which classes of gold are not among the labels of a model."""
-    known = {name for label in labels for name in (label, label.partition("-")[2])}  # of B-TYPE
-    classes = tables.type.classes
+    known, classes = set(labels), tables.type.classes
     if classes is None or not known:
         return ""
+    if classes.column == "type" and "O" in known:  # tags such as B-TYPE
+        known = {tag.partition("-")[2] for tag in known}
     counts = Counter(name_of(gold) for gold in tables.items.gold if gold is not None)
     unknown = [f"{name} ({number:,})" for name, number in counts.items() if name not in known]
     if not unknown:

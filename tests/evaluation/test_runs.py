@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from finetune.evaluation.decisions.costs import by_cost, with_costs
 from finetune.evaluation.decisions.label_thresholds import LabelProbabilities
 from finetune.evaluation.decisions.sets import table_of_sets
 from finetune.evaluation.metrics import score
-from finetune.evaluation.predictions import GoldSource, align_runs, to_row
+from finetune.evaluation.prediction_types import TYPES
+from finetune.evaluation.predictions import GoldSource, align_runs, to_row, unknown_note
 from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction, UserError
 from tests.command import run
 from tests.runs import score_predictions
@@ -361,6 +363,22 @@ def test_damaged_rows_name_their_line(tmp_path: Path, row: dict, message: str):
     path = write_jsonl(tmp_path / "p.jsonl", [row])
     with pytest.raises(DataError, match=f"p.jsonl:1: .*{message}"):
         align_runs([path])
+
+
+@pytest.mark.parametrize(
+    ("type", "labels", "gold", "unknown"),
+    [
+        ("label", ["non-toxic", "O"], ["toxic", "O"], "labels that the model lacks .* toxic"),
+        ("tags", ["O", "B-X-Y", "I-X-Y"], [["B-X-Y", "B-Y"]], "types that the model lacks .* Y"),
+        ("spans", ["B-cell"], [[Span(0, 1, "B-cell"), Span(1, 2, "cell")]], "types .* cell"),
+    ],
+)
+def test_a_part_of_a_name_is_no_label_of_the_model(
+    type: str, labels: list[str], gold: list, unknown: str
+):
+    scheme = {"schemes": ("BIO", "BIO")} if type == "tags" else {}
+    tables = TYPES[type].of_values(gold, gold, labels=labels, **scheme)
+    assert re.fullmatch(rf"Gold has {unknown} \(1\)\.", unknown_note(tables, labels))
 
 
 def test_every_line_needs_its_gold(tmp_path: Path):
