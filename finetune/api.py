@@ -22,6 +22,7 @@ import torch
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun
 from finetune.config.tasks import ADVICE, CONFIGS, IN_MEMORY, OTHER_NAMES, TrainConfig
+from finetune.config.values import require_count
 from finetune.data import Dataset
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.runs import RunFolder, write_run_checksums
@@ -509,6 +510,8 @@ def distill(
     """
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
+    if layers is not None:
+        require_count("--layers", layers)
     require_one_process("distill")
     reporter = reporter or Reporter(quiet=quiet)
     loaded = load_teacher(teacher)

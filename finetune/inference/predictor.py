@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from accelerate.utils import gather_object
 
-from finetune.config.values import conforms, require_count
+from finetune.config.values import require_count
 from finetune.data.in_memory import input_list, input_table, is_from
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
@@ -230,8 +230,6 @@ class Predictor:
         """
         inputs = input_list(inputs, "stream")
         for name, value, least in (("chunk", chunk, 1), ("skip", skip, 0)):
-            if not conforms(value, int | None):
-                raise UserError(f"{name} must be a whole number, not {value!r:.60}.")
             require_count(name, least if value is None else value, least, sys.maxsize)
         task, index = self.task, self.accelerator.process_index
         num_processes = self.accelerator.num_processes

@@ -36,7 +36,7 @@ from finetune.config.tasks import (
     setting_types,
     settings,
 )
-from finetune.config.values import require_count
+from finetune.config.values import conforms, require_count
 from finetune.data import Dataset
 from finetune.data.preparation import most_rows
 from finetune.data.sources import PartOf
@@ -69,6 +69,8 @@ def parse_space(task: str, values: Mapping[str, Any]) -> dict[str, BaseDistribut
     varying = [name for name, affects in affected if affects.results and not affects.scores]
     legal = [name for name in varying if name not in CONFIGS[task].unused]
     space = dict[str, BaseDistribution]()
+    if not isinstance(values, Mapping):
+        raise UserError(f"space must be a dict such as {{'lr': [1e-5, 3e-5]}}, not {values!r:.60}.")
     for spelled, listed in values.items():
         name = spelled.replace("-", "_")
         name = OTHER_NAMES.get(name, name)
@@ -131,8 +133,8 @@ def search_folder(config: TrainConfig, task: str, trials: int, minutes: float | 
     require_count("--trials", trials)
     if config.resume:
         raise UserError("search: the same command continues a search: leave --resume out.")
-    if minutes is not None and not minutes > 0:
-        raise UserError(f"--minutes must be above 0, not {minutes}.")
+    if minutes is not None and not (conforms(minutes, float) and minutes > 0):
+        raise UserError(f"--minutes must be a number above 0, not {minutes!r}.")
     if config.validation == "none":
         raise UserError("search: --validation none leaves no score to search by: leave it out.")
     folder = runs_folder(config, task, "search")

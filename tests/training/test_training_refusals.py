@@ -56,7 +56,7 @@ REFUSED = {
         "--space tuning=full,half": "--tuning must be one of full, lora",
         "--folds 3": "unknown option '--folds'",
         "--trials 0": "--trials must be 1 or more",
-        "--minutes 0": "--minutes must be above 0",
+        "--minutes 0": "--minutes must be a number above 0",
         "--validation none": "leaves no score to search by",
     },
     "search": {"classfy": "is no task"},
