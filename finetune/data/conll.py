@@ -97,17 +97,20 @@ def read_conll(file: DataFile, options: ReadOptions, table: Table) -> Iterator[T
                 rows += [row] if row else []
 
 
-def begins_columns(line: str) -> bool:
-    """True if a first line can only be of columns.
+def begins_columns(file: DataFile) -> bool:
+    """True if the first lines of a file can only be of columns.
 
-    It marks a document, is a comment of CoNLL-U or GermEval, or has cells between tabs with a span
-    tag at the end or the ten columns of CoNLL-U.
+    The first line marks a document, or has cells between tabs with a span tag at the end or the ten
+    columns of CoNLL-U; or a line with tabs follows comments of CoNLL-U or GermEval.
     """
+    line = file.first_line()
+    if line.startswith("#\t") or _COMMENT.match(line):
+        following = (line.text for line in file.peek(_NUM_LAYOUT_LINES))
+        return "\t" in next((text for text in following if text.strip() and text[0] != "#"), "")
     cells = line.rstrip().split("\t")
     tagged = len(cells) > 1 and SPAN_TAG.fullmatch(cells[-1]) is not None
     numbered = len(cells) == len(CONLLU_COLUMNS) and cells[0].partition("-")[0] == "1"
-    marked = line.startswith(("-DOCSTART-", "#\t")) or bool(_COMMENT.match(line))
-    return marked or tagged or numbered
+    return line.startswith("-DOCSTART-") or tagged or numbered
 
 
 def looks_like_conll(file: DataFile) -> bool:

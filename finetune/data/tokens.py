@@ -57,7 +57,7 @@ class TokenReader(RowReader):
                 "per line (CoNLL columns), or JSON Lines with tokens and tags."
             )
         if file.live and file.format == "txt":
-            if not begins_columns(file.first_line()):
+            if not begins_columns(file):
                 return open_text_table(file, options)
             file.format = "conll"
         if file.format in ("txt", "tsv", "unknown"):

@@ -162,6 +162,7 @@ def test_tags_of_another_scheme_in_the_input_are_not_read(workdir: Path, tmp_pat
         ("Ana\tB-PER\nsaw\tO\n\nOslo\tO\n", 2),
         ("-DOCSTART- O\n\nAna B-PER\nsaw O\n", 1),
         ("Drive on I-95\n# 5 things\n", 2),  # texts
+        ("# text: a = b\nAna saw Oslo\n", 2),
     ],
 )
 def test_columns_of_standard_input_show_in_its_first_line(
