@@ -11,7 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from finetune.inference.loop import chunks, pass_options, values_of_examples
 from finetune.models.heads.crf import CrfScores
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.span_candidates import candidate_index, num_candidates
+from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.windows import window_starts, windows
 from finetune.tasks.base import Task
 from finetune.tasks.decoding import TextDecoder
@@ -185,25 +187,33 @@ def _text_windows(
     task: Any, example: TextExample, labels: Sequence[LabelSpan]
 ) -> Iterator[_Window]:
     """The windows that predictions read, but for the parts of words at their ends."""
-    split = [split_words(text) for text in example.texts()]
-    sizes = [[len(ids) for ids in task.tokenizer.text_subwords(words)] for words, _ in split]
+    offsets = [split_words(text)[1] for text in example.texts()]
+    before = list(map(partial(_subwords_before, task.tokenizer), example.texts(), offsets))
     room = task.tokenizer.room(task.state.max_length, pair=example.pair is not None)
-    long = int(sum(sizes[0]) <= sum(sizes[-1]) and len(sizes) > 1)
-    texts, numbers = example.texts(), [range(len(words)) for words, _ in split]
-    for other in range(len(sizes)):
-        if other != long:  # which is cut in all windows
-            numbers[other] = range(bisect_right([*accumulate(sizes[other])], room // 2))
-            texts[other] = _part(texts[other], split[other][1], numbers[other])
-            room -= sum(sizes[other][: len(numbers[other])])
-    before = [0, *accumulate(sizes[long])]  # subwords before each word
-    for start in window_starts(before[-1], room, task.state.overlap):
-        inside = slice(bisect_left(before, start), bisect_right(before, start + room) - 1)
-        longer = bisect_right(before, start) - 1  # a word that does not fit into a window
-        all_words = range(len(sizes[long]))
-        numbers[long] = all_words[inside] or all_words[longer : longer + 1]
-        texts[long] = _part(example.texts()[long], split[long][1], numbers[long])
-        rows = [*numbers[0], *(len(sizes[0]) + n for part in numbers[1:] for n in part)]
+    long = int(before[0][-1] <= before[-1][-1] and len(before) > 1)
+    texts, numbers = example.texts(), [range(len(words)) for words in offsets]
+    if example.pair is not None:  # the other text is cut in all windows
+        other = 1 - long
+        numbers[other] = range(bisect_right(before[other][1:], room // 2))
+        texts[other] = _part(texts[other], offsets[other], numbers[other])
+        room -= min(before[other][-1], room // 2)
+    all_words = numbers[long]
+    for start in window_starts(before[long][-1], room, task.state.overlap):
+        first, last = bisect_left(before[long], start), bisect_right(before[long], start + room) - 1
+        longer = bisect_right(before[long], start) - 1  # a word that does not fit into a window
+        numbers[long] = all_words[first:last] or all_words[longer : longer + 1]
+        texts[long] = _part(example.texts()[long], offsets[long], numbers[long])
+        rows = [*numbers[0], *(len(offsets[0]) + n for part in numbers[1:] for n in part)]
         yield _Window(_with_texts(example, texts), rows, dict(enumerate(labels)))
+
+
+def _subwords_before(
+    tokenizer: Subwords, text: str, offsets: Sequence[tuple[int, int]]
+) -> list[int]:
+    # the number of subwords before each word, and of all
+    (encoding,) = tokenizer.backend.encode_batch([text], add_special_tokens=False)
+    ends = [end for _, end in encoding.offsets]
+    return [*(bisect_right(ends, start) for start, _ in offsets), len(ends)]
 
 
 def _part(text: str, offsets: Sequence[tuple[int, int]], words: range) -> str:

@@ -241,6 +241,18 @@ def test_windows_of_texts_are_read_again_without_their_words_alone(
     assert found.scores == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+def test_windows_of_texts_are_those_of_predictions_if_words_have_other_subwords_alone(
+    monkeypatch: Any,
+) -> None:
+    model = finetune.load(fx.trained("classify", model=str(fx.checkpoint("roberta")), **WINDOWS))
+    example = TextExample(0, "a man saw the new dog, and Anna ran. " * 4)
+    alone = model.task.tokenizer.text_subwords(words_of(example).words)
+    (subwords,) = model.task.tokenizer.text_subwords([example.text])
+    assert sum(map(len, alone)) > len(subwords)
+    windows = explanation._text_windows(model.task, example, [])
+    assert len(list(windows)) == len(model.task.encode([example]).sequences)
+
+
 def test_words_longer_than_a_window_are_explained(monkeypatch: Any) -> None:
     model = finetune.load(fx.trained("classify", **WINDOWS))
     long = "abcdefghij" * 5
