@@ -360,7 +360,7 @@ def load_weights(
             folder,
             config=config,
             dtype=torch.float32,
-            ignore_mismatched_sizes=new_head,
+            ignore_mismatched_sizes=True,  # they count as missing
             output_loading_info=True,
             trust_remote_code=trust_remote_code,
             key_mapping=key_mapping,
@@ -385,9 +385,12 @@ def load_weights(
         if key.endswith("bias"):  # transformers leaves some tied ones uninitialized
             torch.nn.init.zeros_(model.get_parameter(key))
     if (missing or new_layers) and not new_head:
+        advice = "give the labels to train one, or the folder of a fine-tuned model."
+        if of_toolkit:
+            advice = "finetune.load reads it with the head that it has."
+        first = min(missing | new_layers)
         raise MissingHead(
-            f"model {name!r} has no trained head (missing: {min(missing | new_layers)}): give the "
-            "labels to train one, or the folder of a fine-tuned model."
+            f"model {name!r} has no trained head (missing or of another shape: {first}): {advice}"
         )
     require_finite(model, folder)
     return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from finetune.models.heads.pair_classifier import PairClassifier
+from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.batching import pack
-from finetune.types import TokenSequence
+from finetune.types import TokenSequence, UserError
 from tests.models.heads import head_of as tiny_head
 from tests.models.parity import assert_equal
 
@@ -72,3 +74,9 @@ def test_one_query_and_cached_candidates_equal_pairs(pair_encoder: str):
     candidates = head.text_vectors(head.encoder(batch), batch)
     logits = head.compare(head.query_vectors(head.encoder(alone), alone), candidates)
     torch.testing.assert_close(logits, head(pack(pairs)), rtol=0, atol=1e-10)
+
+
+def test_another_class_names_what_loads_it(tmp_path: Path):
+    head_of("bert", "bi").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"no trained head .*: finetune\.load reads it"):
+        SequenceClassifier.from_pretrained(tmp_path)
