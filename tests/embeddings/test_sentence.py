@@ -359,6 +359,16 @@ def test_predictions(trained: dict[str, Path]) -> None:
     assert list(values["scores"].values()) == pytest.approx(probabilities.tolist(), abs=1e-5)
 
 
+def test_ranks_are_not_compared(tmp_path: Path) -> None:
+    """They are of all vectors; on pairs with gold, cosines are compared."""
+    folder = fx.trained("ranking")
+    outcome = run("compare", folder, folder, "--split", "validation")
+    outcome.refused("its scores (ranking_accuracy, ranking_mrr) are of vectors")
+    rows = [{"text": "a", "text_pair": text, "label": n / 2} for n, text in enumerate("abc")]
+    file = write_jsonl(tmp_path / "pairs.jsonl", rows)
+    assert "pearson on 3 pairs" in run("compare", folder, folder, "--data", file).ok().out
+
+
 def test_cosines_have_no_mean_error_on_the_scale_of_gold(
     trained: dict[str, Path], workdir: Path, tmp_path: Path
 ) -> None:

@@ -46,7 +46,7 @@ _METRICS = {
     *(name for type in _OF_CORE.values() for name in type.metrics),
     *(name for paths in PREDICTION_TYPES.values() for name in paths.metrics),
 }
-_OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
+METRICS_OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
 """Metrics of vectors, which are no predictions of a type."""
 
 
@@ -76,7 +76,7 @@ def score_limits(metric: str) -> tuple[float, float]:
 
     The names of custom metrics have no colon, as those of a label, a level or a subgroup have.
     """
-    built_in = {*METRIC_PROPERTIES, *_METRICS, *_OF_VECTORS}
+    built_in = {*METRIC_PROPERTIES, *_METRICS, *METRICS_OF_VECTORS}
     if ":" not in metric and metric.removesuffix("_uncalibrated") not in built_in:
         return -math.inf, math.inf
     properties = properties_of(metric)
