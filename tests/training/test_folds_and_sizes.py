@@ -51,6 +51,9 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     compared = json.loads(run("compare", "folds", "slow", "--format", "json").out)
     slow = json.loads(Path("slow/folds.json").read_text())["metrics"]["test"]["accuracy"]
     assert compared[2]["mean"] == pytest.approx(scores["mean"] - slow["mean"])
+    summary = json.loads(Path("slow/folds.json").read_text())
+    Path("slow/folds.json").write_text(json.dumps(summary | {"data": "a fingerprint"}))
+    run("compare", "folds", "slow").refused("have other folds, as their data differ: train both")
     before = Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns
     more = run(*command("folds", folds="2x2")).ok()
     assert more.out.count("is finished: kept") == 2, more.err
