@@ -67,7 +67,7 @@ def _scores(
     are_classes, shape = np.issubdtype(gold.dtype, np.integer), predicted.shape
     if are_classes and shape[:-1] == gold.shape:
         predicted = _checked(predicted, names).argmax(-1)
-    are_alike = are_classes == np.issubdtype(predicted.dtype, np.integer)
+    are_alike = np.issubdtype(predicted.dtype, np.integer if are_classes else np.floating)
     is_aligned = are_alike and predicted.shape == gold.shape
     if are_classes and is_aligned and gold.ndim == 2:
         tags = [

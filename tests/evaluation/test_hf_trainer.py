@@ -105,6 +105,7 @@ def test_what_is_refused():
     [
         ([[0.5, -1.0]], [[1, 0]]),  # several labels as integers
         ([[1, 0]], [[1.0, 0.0]]),  # chosen labels, no logits
+        ([[True, False]], [[1.0, 0.0]]),
         ([[1.5], [2.5]], [[1.0], [3.0]]),  # numbers [N, 1]
     ],
 )
