@@ -17,7 +17,7 @@ import numpy as np
 from finetune.data.dataset import DataError
 from finetune.data.files import Row
 from finetune.data.tables import Table, whole_number
-from finetune.types import TextExample, UserError, quantity
+from finetune.types import TextExample, UserError, abbreviated, quantity
 
 TARGET_ROLES = ("index", "index_pair")
 """Columns that name the compared word in each text: its number among the words between white space,
@@ -91,9 +91,10 @@ def best_threshold(cosines: np.ndarray, pairs: Sequence[TextExample]) -> Thresho
     cosines, labels = cosines[labeled], [str(label_name(pairs[number])) for number in labeled]
     names = sorted({*labels})
     if len(names) != 2:
+        listed = f": {abbreviated(names)}" if names else ""
         raise UserError(
-            f"a threshold separates two labels, and the training pairs have {len(names)}: "
-            f"{', '.join(names[:5])}."
+            "a threshold separates two labels, and the training pairs have "
+            f"{quantity(len(names), 'label')}{listed}."
         )
     is_second = np.array([label == names[1] for label in labels])
     if cosines[is_second].mean() < cosines[~is_second].mean():

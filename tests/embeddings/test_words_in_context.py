@@ -37,8 +37,9 @@ def test_threshold_is_the_best_one() -> None:
         assert accuracies[0] == max(accuracies)
     threshold = best_threshold(np.array([0.1, 0.2, 0.8]), pairs("F", "F", "T"))
     assert (threshold.value, threshold.above, threshold.below) == (0.5, "T", "F")
-    with pytest.raises(UserError, match="separates two labels, and the training pairs have 1"):
-        best_threshold(np.array([0.1]), pairs("T"))
+    for labels, listed in (("T", r"1 label: T\."), ("", r"0 labels\.$")):
+        with pytest.raises(UserError, match=f"two labels, and the training pairs have {listed}"):
+            best_threshold(np.array([0.1] * len(labels)), pairs(*labels))
 
 
 def test_command(tmp_path: Path) -> None:
