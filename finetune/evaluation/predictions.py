@@ -462,7 +462,7 @@ def _shared_gold(files: Sequence[Rows], source: GoldSource) -> Rows:
         some = any("gold" in row.values for file in files for row in file.rows)
         raise UserError(
             f"{abbreviated([file.name for file in files], 2)}: "
-            f"{'lines without gold in it' if some else 'no gold in it to compare with'}: name "
+            f"{'some lines have no gold' if some else 'no gold in it to compare with'}: name "
             "a file of gold labels (--gold FILE; of `finetune score` the second file)."
         )
     sides = []

@@ -383,7 +383,7 @@ def test_a_part_of_a_name_is_no_label_of_the_model(
 
 def test_every_line_needs_its_gold(tmp_path: Path):
     path = write_jsonl(tmp_path / "p.jsonl", [{"label": "a", "gold": "a"}, {"label": "a"}])
-    with pytest.raises(UserError, match="lines without gold in it: name a file of gold"):
+    with pytest.raises(UserError, match="some lines have no gold: name a file of gold"):
         align_runs([path])
 
 
