@@ -252,7 +252,10 @@ def _rows(
 def _is_prediction(values: Mapping[str, Any]) -> bool:
     spans = values.get("spans")
     scored = isinstance(spans, list) and any(isinstance(s, dict) and "score" in s for s in spans)
-    known = "uncertainty" in values or ("gold" in values and "where" in values)
-    known = known or values.get("similarity") == "cosine"  # of `finetune sentence`
-    known = known or ("gold" in values and type(values.get("label")) is float)
-    return known or "scores" in values or (scored and "words" in values)
+    is_number = type(values.get("label")) is float
+    return (
+        not values.keys().isdisjoint(("uncertainty", "scores"))
+        or values.get("similarity") == "cosine"  # of `finetune sentence`
+        or ("gold" in values and ("where" in values or is_number))
+        or (scored and "words" in values)
+    )
