@@ -42,6 +42,7 @@ METADATA = frozenset({"task", "fingerprint", "training_fingerprint", "precision_
     "data_used",
     "num_processes",
     "teacher",
+    "loss_function",
 }
 """Keys of that file which are no settings."""
 MAY_DIFFER = (
@@ -246,11 +247,13 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
     task = content.get("task")
     if not isinstance(task, str) or task not in CONFIGS or "fingerprint" not in content:
         raise UserError(f"{path}: not the settings of a run: name the config.json of a run folder.")
-    if content.get("teacher"):
-        raise UserError(
-            f"{path}: the run learned from a teacher: repeat the `finetune distill` command in "
-            f"{path.with_name('README.md')} with another --out."
-        )
+    for key, had, repeat in (
+        ("teacher", "learned from a teacher", "the `finetune distill` command"),
+        ("loss_function", f"had the loss {content.get('loss_function')} of Python", "the call"),
+    ):
+        if content.get(key):
+            readme = path.with_name("README.md")
+            raise UserError(f"{path}: the run {had}: repeat {repeat} in {readme} with another out.")
     marks = affects_of(CONFIGS[task])
     for name in ("custom_metrics", "custom_loss"):
         if content.get(name):

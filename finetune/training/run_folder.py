@@ -138,6 +138,10 @@ def require_same_run(
         )
 
 
+def _loss(function: str | None) -> str:
+    return f"loss={function}" if function else "the loss of its settings"
+
+
 def _shown(values: Mapping[str, Any], name: str) -> str:
     if values[name] is not None:
         return repr(values[name])
@@ -231,6 +235,8 @@ class RunWriter:
         self.adapter = run.path / "adapter"
         self.teacher: Mapping[str, Any] | None = None
         """The settings of a run of ``finetune distill``."""
+        self.loss: str | None = None
+        """The name of a function that replaces the loss of the settings."""
 
     def begin(self, config: TrainConfig, data: Dataset) -> tuple[bool, list[str]]:
         """Prepare the folder for a run; return whether it continues from a checkpoint, and notes.
@@ -247,6 +253,11 @@ class RunWriter:
                 return False, notes
             require_same_run(self.run, config, data.fingerprint, data.training_fingerprint)
             self._require_same_teacher()
+            if (before := self.run.config.get("loss_function")) != self.loss:
+                raise UserError(
+                    f"{self.path}: was started with {_loss(before)}, now {_loss(self.loss)}: "
+                    "continue with the same loss, or use another out."
+                )
             scored = self.run.metrics
             added = [split for split in data.splits if is_test(split) and split not in scored]
             if self.run.config["fingerprint"] != data.fingerprint and not (scored and added):
@@ -284,6 +295,7 @@ class RunWriter:
         content = {"task": task.name, **settings(replace(config, resume=False)), **metadata}
         content["num_processes"] = self.accelerator.num_processes
         content |= {} if self.teacher is None else {"teacher": dict(self.teacher)}
+        content |= {} if self.loss is None else {"loss_function": self.loss}
         on_main_process(lambda: (self.path / CHECKSUMS).unlink(missing_ok=True))
         self.write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 

@@ -134,6 +134,7 @@ def _train(  # noqa: C901 (the whole course is in one place)
     accelerator, last = folder.accelerator, folder.last
     first, *_ = scorers.values()
     if not isinstance(loss, RunLoss):
+        folder.loss = None if loss is None else getattr(loss, "__qualname__", type(loss).__name__)
         loss = RunLoss(task, config.custom_loss, loss)
     with contextlib.ExitStack() as restored:
         # with gradients, also if the caller has turned them off

@@ -249,6 +249,7 @@ def test_settings_of_a_run_are_a_recipe(tmp_path: Path):
         ({"custom_loss": "own.py:mine"}, "the run had --custom-loss, .* repeat the command in"),
         ({"custom_metrics": ["own.py:mine"]}, "the run had --custom-metrics, .* repeat the comma"),
         ({"teacher": {"folder": "t"}}, "repeat the `finetune distill` command"),
+        ({"loss_function": "mine"}, "the run had the loss mine of Python: repeat the call in"),
         ({"data": IN_MEMORY}, "save the data to a file"),
         ({"task": "bert"}, "not the settings of a run"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,12 @@ def test_the_own_form_of_a_built_in_loss_trains_the_same_weights(own: str, tmp_p
     config = fx.config("classify", **SIZES, out=str(tmp_path / "python"))
     finetune.train(config, loss=functions["plain"])
     assert same(tmp_path / "built-in", tmp_path / "python")
+    again, started = replace(config, resume=True), "was started with loss=plain, now"
+    with pytest.raises(UserError, match=f"{started} the loss of its settings: continue with the"):
+        finetune.train(again)
+    with pytest.raises(UserError, match=f"{started} loss=doubled"):
+        finetune.train(again, loss=functions["doubled"])
+    finetune.train(again, loss=functions["plain"])
     logs = [read_jsonl(tmp_path / name / "log.jsonl") for name in ("own", "built-in")]
     assert logs[0][0]["loss"] == logs[1][0]["loss"]
     train(tmp_path / "doubled", f"{own}:doubled").ok()
