@@ -35,7 +35,12 @@ from finetune.evaluation.items import PredictionType, Tables, wrong_value
 from finetune.evaluation.metrics import name_of
 from finetune.evaluation.prediction_types import KEYS, TYPES
 from finetune.evaluation.prediction_types.labels import unify
-from finetune.evaluation.prediction_types.spans import SPANS, predicted_scheme
+from finetune.evaluation.prediction_types.spans import (
+    ONE_TAG_EACH,
+    SPANS,
+    are_names,
+    predicted_scheme,
+)
 from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
@@ -429,7 +434,11 @@ def _read_source(
 
 def _with_spelled_spans(file: Rows) -> Rows:
     # the spans that tags spell, for rows without spans
-    tags = [row.values["tags"] for row in file.rows if "spans" not in row.values]
+    without = [row for row in file.rows if "spans" not in row.values]
+    tags = [row.values["tags"] for row in without]
+    for row in without:
+        if not are_names(row.values["tags"]):
+            raise wrong_value(row.where, "tags", ONE_TAG_EACH, row.values["tags"])
     scheme = predicted_scheme(tags, None)
     if tags and scheme is None:
         raise DataError(

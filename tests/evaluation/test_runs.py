@@ -334,6 +334,7 @@ REFUSED: list[tuple[list[dict], list[dict], str]] = [
         r"gold.jsonl:1: the label 'c' is not among those in .*answers.jsonl \(a, b\)",
     ),
     ([{"tags": "O"}], tagged(["O"]), ":1: tags must be a list"),
+    ([{"tags": [None]}], [{"tokens": WORDS, "spans": NESTED}], ":1: tags must be a list"),
     (labels({"a": 1}), texts("a"), ":1: label must be"),
 ]
 

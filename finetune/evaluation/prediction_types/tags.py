@@ -183,11 +183,10 @@ def _right_tags(tables: Tables) -> np.ndarray:
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPrediction:
     if example.tags is None:
-        problem = "no gold tags" if example.spans is None else "gold spans that nest, and no tags"
-        raise DataError(
-            f"{example.where}: {problem}: tags are scored against a tag for each word; `finetune "
-            "ner` predicts nested spans."
-        )
+        problem = "no gold tags: add them, or remove the row"
+        if example.spans is not None:
+            problem = "gold spans that nest, and no tags; `finetune ner` predicts nested spans"
+        raise DataError(f"{example.where}: {problem}. Tags are scored against a tag for each word.")
     if not are_names(row["tags"], str | None):  # None: the model abstained
         raise wrong_value(where, "tags", ONE_TAG_EACH, row["tags"])
     if len(row["tags"]) != len(example.words):
