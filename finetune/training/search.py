@@ -98,7 +98,8 @@ def parse_space(task: str, values: Mapping[str, Any]) -> dict[str, BaseDistribut
 def _require_legal(config: TrainConfig, space: Mapping[str, Any]) -> None:
     # some values exclude others, and those trials fail; every one would if all combinations do
     values = [
-        of.choices if isinstance(of, CategoricalDistribution) else [of.low] for of in space.values()
+        of.choices if isinstance(of, CategoricalDistribution) else [of.low, of.high]
+        for of in space.values()
     ]
     for combination in islice(product(*values), 1000):
         try:
