@@ -133,8 +133,9 @@ class InputOptions(DataOptions):
     @property
     def is_stream(self) -> bool:
         """Whether the input is standard input or a pipe, which is read once."""
-        path = Path(self.file or "")
-        return self.file == "-" or (path.exists() and not (path.is_file() or path.is_dir()))
+        from finetune.data.files import is_pipe
+
+        return self.file == "-" or is_pipe(Path(self.file or ""))
 
     def require_input(self, command: str) -> None:
         """Raise UserError unless there is one of the options, and files that can be opened."""

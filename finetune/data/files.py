@@ -142,6 +142,11 @@ def uncompressed_name(path: Path) -> str:
     return path.stem if path.suffix in COMPRESSIONS else path.name
 
 
+def is_pipe(path: Path) -> bool:
+    """Whether a path names a pipe or a device, which is read once."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
 def open_data(
     source: str | Path | IO[Any] | DataFile, format: str | None = None, encoding: str = UTF_8
 ) -> DataFile:
@@ -164,7 +169,7 @@ def open_data(
         format = format or "lines"
     else:
         path = stream = local_path(str(source))
-        name, format = str(path), format or format_of(path) or "unknown"
+        name, format, live = str(path), format or format_of(path) or "unknown", is_pipe(path)
         if path.is_dir() or not path.exists():
             problem = "is a folder, not a file" if path.is_dir() else "does not exist"
             raise DataError(f"{path} {problem}: give the path of a data file.")

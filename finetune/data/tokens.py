@@ -56,7 +56,7 @@ class TokenReader(RowReader):
                 f"{file.name}: CSV rows cannot hold words with tags: write one word and its tag "
                 "per line (CoNLL columns), or JSON Lines with tokens and tags."
             )
-        if file.live and file.format == "txt":
+        if file.live and options.predicting and file.format in ("txt", "unknown"):
             if not begins_columns(file):
                 return open_text_table(file, options)
             file.format = "conll"

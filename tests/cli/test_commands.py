@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -170,6 +172,15 @@ def test_columns_of_standard_input_show_in_its_first_line(
 ):
     rows = run("predict", workdir / "tag", "--file", "-", stdin=content.encode()).ok().rows
     assert len(rows) == sentences and "\t" not in "".join(rows[0]["words"])
+
+
+def test_a_tagger_reads_texts_of_a_pipe_as_of_standard_input(workdir: Path, tmp_path: Path):
+    for number, content in enumerate(("Ana saw\nJohn left\n", "Ana\tB-PER\nsaw\tO\n")):
+        os.mkfifo(pipe := tmp_path / str(number))
+        threading.Thread(target=pipe.write_text, args=(content,), daemon=True).start()
+        rows = run("predict", workdir / "tag", "--file", pipe).ok().rows
+        assert [word for row in rows for word in row["words"]][:2] == ["Ana", "saw"]
+        assert len(rows) == 2 - number
 
 
 @pytest.mark.parametrize("text", ["", " ", "-warm", "--file", "\u200b", "a\u2028b", "🙂 é"])
