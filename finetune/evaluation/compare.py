@@ -14,7 +14,7 @@ from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.decisions.abstaining import abstained_note
-from finetune.evaluation.prediction_types import DEFAULT_METRICS, METRICS_OF_VECTORS, score_limits
+from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.prediction_types.labels import unpredicted_note
 from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs
 from finetune.evaluation.reproduction import standard_deviation
@@ -91,19 +91,13 @@ def compare_systems(
 
 def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
     files = [find_system(system, options.split) for system in systems]
-    run = RunFolder.open(files[0][0].parent)
-    of_vectors = METRICS_OF_VECTORS & run.metrics.get(options.split, {}).keys()
-    if options.source.gold is None and of_vectors:
-        raise UserError(
-            f"{run.path}: its scores ({', '.join(sorted(of_vectors))}) are of vectors, which files "
-            "of predictions lack: compare on pairs with gold, --data FILE."
-        )
     aligned = align_runs(list(chain.from_iterable(files)), options.source)
     type, metric = aligned.runs[0].type, options.metric
     if metric is not None and ".py:" in metric:
         metric, custom = load_metric(metric)
         counts, lower = custom_counts(custom, aligned.runs), custom.lower_is_better
     else:
+        run = RunFolder.open(files[0][0].parent)
         usual = run.usual_metric(options.split, type.default)
         try:
             counts = count_metric(metric or usual, aligned.runs)

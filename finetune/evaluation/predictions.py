@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Any, cast, get_args
@@ -33,7 +34,7 @@ from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, wrong_value
 from finetune.evaluation.metrics import name_of
-from finetune.evaluation.prediction_types import KEYS, TYPES
+from finetune.evaluation.prediction_types import KEYS, METRICS_OF_VECTORS, TYPES
 from finetune.evaluation.prediction_types.labels import unify
 from finetune.evaluation.prediction_types.spans import (
     ONE_TAG_EACH,
@@ -155,11 +156,21 @@ def _in_order(gold: Rows, file: Rows) -> Rows:
     return replace(gold, rows=kept, ids=file.ids, ids_from=file.name)
 
 
+def _without_gold(gold: Rows) -> DataError:
+    scores = chain.from_iterable(RunFolder.open(Path(gold.name).parent).metrics.values())
+    of_vectors = sorted(METRICS_OF_VECTORS.intersection(scores))
+    problem = (
+        f"the scores of this run ({', '.join(of_vectors)}) are of vectors, which predictions lack: "
+        "`finetune score` and `compare` take pairs with gold, --data FILE."
+    )
+    return DataError(f"{gold.name}: {problem if of_vectors else gold.type.wording.without_gold}")
+
+
 def join(file: Rows, gold: Rows) -> Tables:
     """Make the tables of predictions with gold, aligned by id if both have ids, else in order."""
     type, without_gold = gold.type, gold.type.wording.without_gold
     if without_gold and all(type.gold(example) is None for example in gold.rows):
-        raise DataError(f"{gold.name}: {without_gold}")
+        raise _without_gold(gold)
     if gold.ids is None or file.ids is None:
         if type.may_leave_out:
             raise DataError(

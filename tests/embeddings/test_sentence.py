@@ -362,8 +362,9 @@ def test_predictions(trained: dict[str, Path]) -> None:
 def test_ranks_are_not_compared(tmp_path: Path) -> None:
     """They are of all vectors; on pairs with gold, cosines are compared."""
     folder = fx.trained("ranking")
-    outcome = run("compare", folder, folder, "--split", "validation")
-    outcome.refused("its scores (ranking_accuracy, ranking_mrr) are of vectors")
+    for command in (("compare", folder, folder), ("report", folder, "--format", "table")):
+        outcome = run(*command, "--split", "validation")
+        outcome.refused("scores of this run (ranking_accuracy, ranking_mrr) are of vectors")
     rows = [{"text": "a", "text_pair": text, "label": n / 2} for n, text in enumerate("abc")]
     file = write_jsonl(tmp_path / "pairs.jsonl", rows)
     assert "pearson on 3 pairs" in run("compare", folder, folder, "--data", file).ok().out
