@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 import finetune
 from finetune.runtime.row_files import write_rows
-from finetune.types import TextExample, UserError
+from finetune.types import TextExample, TokenExample, UserError
 from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
@@ -131,6 +132,22 @@ def test_streams_of_tables_are_refused(workdir: Path) -> None:
         model.predict([TextExample(0, "a"), TextExample(0, "b")])
     with pytest.raises(UserError, match="--decoding 3: classify models have none"):
         finetune.load(workdir / "run", decoding=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("task", "example"),
+    [
+        ("classify", TextExample(0, "the train was late", label="unknown")),
+        ("classify", TextExample(0, "the train was late", label=0.5)),
+        ("nli", TextExample(0, "a man plays", "a dog", label="unknown")),
+        ("tag", TokenExample(0, ("Anna", "left"), tags=("unknown", "O"))),
+    ],
+)
+def test_gold_that_the_model_lacks_is_not_read(task: str, example: Any) -> None:
+    model = finetune.load(fx.trained(task))
+    without = replace(example, **{"tags" if task == "tag" else "label": None})
+    assert model.predict([example]) == model.predict([without])
+    assert model.explain([example]) == model.explain([without])
 
 
 def test_training_on_columns_and_settings_as_lists(workdir: Path, tmp_path: Path) -> None:
