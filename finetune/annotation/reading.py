@@ -100,7 +100,8 @@ def read_annotations(
     if results and read is _of_texts and table.read["label"] is None:
         annotations.notes.append(
             "no column is known to hold the results of Label Studio: read as texts without gold; "
-            f"if one of {abbreviated(results)} has them, write --columns label=NAME or spans=NAME"
+            f"if they are in another one ({abbreviated(results)}), write --columns label=NAME or "
+            "spans=NAME"
         )
     return annotations
 

@@ -103,7 +103,7 @@ def test_an_export_without_labels_and_spans(tmp_path, rows):
     assert labels_of(named) == [(), ()] and named.notes == []
     topics = read(tmp_path, [{"text": TEXT, "topic": "runs", "annotation_id": 1}])
     assert (labels_of(topics), topics.rows[0].others["topic"]) == ([None], "runs")
-    assert "if one of topic has them, write --columns label=NAME" in topics.notes[0]
+    assert "if they are in another one (topic), write --columns label=NAME" in topics.notes[0]
     named = read_annotations(str(tmp_path / "a.json"), columns={"label": "topic"})
     assert (labels_of(named), named.rows[0].others) == (["runs"], {"annotation_id": 1})
     unlabeled = read(tmp_path, [{"text": TEXT, "label": []}] * 2)
