@@ -73,9 +73,10 @@ def input_list(inputs: Any, function: str) -> Iterable[Any]:
         )
     if not isinstance(inputs, Iterable):
         raise DataError(f"{function} takes a list of inputs, not {inputs!r:.60}.")
-    values: Any = inputs
-    filled: Iterable[Any] = values.fillna("") if is_from("pandas", "Series", values) else values
-    return filled
+    if is_from("pandas", "Series", inputs):
+        column: Any = inputs
+        return list(column.astype(object).where(column.notna(), ""))
+    return inputs
 
 
 def _table(rows: Any, name: str) -> Table:

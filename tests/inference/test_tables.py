@@ -76,8 +76,9 @@ def test_words_of_tables(workdir: Path) -> None:
     assert model.predict(arrays) == model.predict(words)
 
 
-def test_missing_texts_of_a_column_are_blank(workdir: Path) -> None:
-    column, blank = pandas.Series(["Fine film", None]), ["Fine film", ""]
+@pytest.mark.parametrize("dtype", ["object", "category"])
+def test_missing_texts_of_a_column_are_blank(dtype: Any, workdir: Path) -> None:
+    column, blank = pandas.Series(["Fine film", None], dtype=dtype), ["Fine film", ""]
     model, embedder = finetune.load(workdir / "run"), finetune.Embedder(fx.checkpoint())
     assert model.predict(column) == list(model.stream(column)) == model.predict(blank)
     vectors = [[embedding.vectors for embedding in embedder.encode(t)] for t in (column, blank)]
