@@ -335,8 +335,12 @@ def _nothing_to_learn(train: Examples, counts: Counter[str], without: int) -> It
     are_texts, problem = not train.are_words, ""
     if not number:
         return
-    if not are_texts and any(spans is not None for spans in train.column("spans")):
-        problem = "" if counts else "no example has a span"
+    role = "label" if are_texts else "tags"
+    columns = () if are_texts else ("relations", "spans")
+    known = [name for name in columns if any(value is not None for value in train.column(name))]
+    if known:
+        problem = "" if counts else f"no example has a {known[0].removesuffix('s')}"
+        role = "relations" if "relations" in known else role
     else:
         different: set[Any] = {*counts}
         if are_texts:
@@ -350,7 +354,6 @@ def _nothing_to_learn(train: Examples, counts: Counter[str], without: int) -> It
             if isinstance(next(iter(different)), str):
                 problem = f"each of the {number:,} examples has a different label"
     if problem:
-        role = "label" if are_texts else "tags"
         message = f"train: {problem}, so there is nothing to learn: name the column of the labels: "
         yield Finding("error", "labels", f"{message}--columns {role}=NAME")
 

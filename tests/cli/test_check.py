@@ -206,3 +206,10 @@ def test_data_that_the_task_refuses_are_an_error(
     assert run("check", file).ok()
     outcome = run("check", file, "--task", task)
     assert outcome.code == 1 and message in outcome.out
+
+
+def test_the_missing_relations_of_spans_are_named(tmp_path: Path):
+    row = {"tokens": ["Ana", "left"], "spans": [[0, 1, "PER"]], "relations": []}
+    outcome = run("check", write_jsonl(tmp_path / "a.jsonl", [row] * 3), "--task", "relations")
+    assert "train: no example has a relation, so" in outcome.out
+    assert "--columns relations=NAME" in outcome.out
