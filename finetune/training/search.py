@@ -101,13 +101,15 @@ def _require_legal(config: TrainConfig, space: Mapping[str, Any]) -> None:
         of.choices if isinstance(of, CategoricalDistribution) else [of.low, of.high]
         for of in space.values()
     ]
-    for combination in islice(product(*values), 1000):
+    combinations = product(*values)
+    for combination in islice(combinations, 1000):
         try:
             replace(config, **dict(zip(space, combination, strict=True)))
             return
         except UserError as error:
             reason = str(error)
-    raise UserError(f"--space: no combination of these values is legal, such as {reason}")
+    if next(combinations, None) is None:
+        raise UserError(f"--space: no combination of these values is legal, such as {reason}")
 
 
 def _as_option(name: str, values: Any) -> str:
