@@ -47,24 +47,25 @@ class TokenReader(RowReader):
 
     @staticmethod
     def open(file: DataFile, options: ReadOptions) -> Table:
-        """Open a file; text, TSV and unknown files are CoNLL columns unless they hold raw text.
+        """Open a file; text, TSV and unknown files are CoNLL columns.
 
-        Raw text and tables of texts are only legal for prediction.
+        For prediction they may also hold raw text, or be tables of texts.
         """
         if file.format == "csv" and not options.predicting:
             raise DataError(
                 f"{file.name}: CSV rows cannot hold words with tags: write one word and its tag "
                 "per line (CoNLL columns), or JSON Lines with tokens and tags."
             )
-        if file.live and options.predicting and file.format in ("txt", "unknown"):
-            if not begins_columns(file):
+        if options.predicting and file.format in ("txt", "unknown"):
+            columns = not file.live and looks_like_conll(file)
+            if not columns and (file.live or file.format == "unknown"):
+                columns = begins_columns(file)
+            if not columns:
                 return open_text_table(file, options)
             file.format = "conll"
-        if file.format in ("txt", "tsv", "unknown"):
-            raw = file.format == "txt" and not looks_like_conll(file)
+        elif file.format in ("txt", "tsv", "unknown"):
             cells = {cell.strip().lower() for cell in file.first_line().split("\t")}
-            named = file.format == "tsv" and cells & HEADER_NAMES
-            if not (options.predicting and (raw or named)):
+            if not (options.predicting and file.format == "tsv" and cells & HEADER_NAMES):
                 file.format = "conll"
         return read_file(file, options)
 

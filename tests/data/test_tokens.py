@@ -534,6 +534,8 @@ def test_streaming_raw_text(stream):
         ("a.conll", "Ann\nran\n\nx\n"),
         ("a.conll", "Ann NN\nran VB O\n\nx\n"),
         ("a.txt", "Ann B-PER\nran O\n\nx O\n"),
+        ("a.test", "Ann B-PER\nran O\n\nx O\n"),
+        ("a.log", "Ann ran\nx\n"),
     ],
 )
 def test_streaming_words(stream, name, content):
