@@ -17,9 +17,9 @@ BETWEEN = "   "
 def prediction_line(row: Mapping[str, Any]) -> str:
     """Format a prediction as a line such as `Maria Keller PER 0.91 Oslo LOC 0.90`."""
     if row.get("spans") is not None:
-        found = _found(row, row.get("relations", row["spans"]))
-        withheld = [f"abstained: {text}" for text in _found(row, row.get("withheld") or ())]
-        return BETWEEN.join([*found, *withheld]) or "nothing found"
+        answers = _texts(row, row.get("relations", row["spans"]))
+        answers += [f"abstained: {text}" for text in _texts(row, row.get("withheld") or ())]
+        return BETWEEN.join(answers) or "nothing found"
     if "tags" in row:
         of_word = {s["start"]: f"abstained: {s['label']}" for s in row.get("withheld") or ()}
         tags = (tag or of_word.get(index, "") for index, tag in enumerate(row["tags"]))
@@ -34,28 +34,28 @@ def prediction_line(row: Mapping[str, Any]) -> str:
     return json_line(row)
 
 
-def _found(row: Mapping[str, Any], values: Iterable[Mapping[str, Any]]) -> list[str]:
+def _texts(row: Mapping[str, Any], values: Iterable[Mapping[str, Any]]) -> list[str]:
     # spans, or relations of the spans of the row
     def name(span: Mapping[str, Any]) -> str:
         return span.get("text") or " ".join(row["words"][span["start"] : span["end"]])
 
-    found = []
+    texts = []
     for value in values:
         if "subject" in value:
             subject, object = (name(row["spans"][value[side]]) for side in ("subject", "object"))
-            found.append(f"{subject} {value['label']} {object} {value['score']:.2f}")
+            texts.append(f"{subject} {value['label']} {object} {value['score']:.2f}")
         else:
-            found.append(f"{name(value)} {value['label']} {value['score']:.2f}")
-    return found
+            texts.append(f"{name(value)} {value['label']} {value['score']:.2f}")
+    return texts
 
 
 def _answer(answer: Any, row: Mapping[str, Any]) -> str:
     withheld = row.get("withheld")
     if isinstance(answer, list):
         scores = row.get("scores") or {}
-        found = [f"{name} {scores[name]:.2f}" for name in answer]
-        found += [f"abstained: {name} {scores[name]:.2f}" for name in withheld or ()]
-        return BETWEEN.join(found) or "no label"
+        labels = [f"{name} {scores[name]:.2f}" for name in answer]
+        labels += [f"abstained: {name} {scores[name]:.2f}" for name in withheld or ()]
+        return BETWEEN.join(labels) or "no label"
     if withheld is not None:
         return f"abstained: {'no answer' if withheld == '' else withheld}"
     if isinstance(answer, float):

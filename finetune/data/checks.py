@@ -337,10 +337,10 @@ def _nothing_to_learn(train: Examples, counts: Counter[str], without: int) -> It
         return
     role = "label" if are_texts else "tags"
     columns = () if are_texts else ("relations", "spans")
-    known = [name for name in columns if any(value is not None for value in train.column(name))]
-    if known:
-        problem = "" if counts else f"no example has a {known[0].removesuffix('s')}"
-        role = "relations" if "relations" in known else role
+    filled = [name for name in columns if any(value is not None for value in train.column(name))]
+    if filled:
+        problem = "" if counts else f"no example has a {filled[0].removesuffix('s')}"
+        role = "relations" if "relations" in filled else role
     else:
         different: set[Any] = {*counts}
         if are_texts:

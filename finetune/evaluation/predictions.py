@@ -398,13 +398,13 @@ def _num_without_gold(gold: Rows) -> int:
 
 def unknown_note(tables: Tables, labels: Iterable[str]) -> str:
     """Say which classes of gold are not among the labels of a model."""
-    known, classes = set(labels), tables.type.classes
-    if classes is None or not known:
+    names, classes = set(labels), tables.type.classes
+    if classes is None or not names:
         return ""
-    if classes.column == "type" and "O" in known:  # tags such as B-TYPE
-        known = {tag.partition("-")[2] for tag in known}
+    if classes.column == "type" and "O" in names:  # tags such as B-TYPE
+        names = {tag.partition("-")[2] for tag in names}
     counts = Counter(name_of(gold) for gold in tables.items.gold if gold is not None)
-    unknown = [f"{name} ({number:,})" for name, number in counts.items() if name not in known]
+    unknown = [f"{name} ({number:,})" for name, number in counts.items() if name not in names]
     if not unknown:
         return ""
     listed = abbreviated(sorted(unknown))

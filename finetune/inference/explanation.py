@@ -186,7 +186,7 @@ def _sentence_windows(
 def _text_windows(
     task: Any, example: TextExample, labels: Sequence[LabelSpan]
 ) -> Iterator[_Window]:
-    """The windows that predictions read, but for the parts of words at their ends."""
+    # those that predictions read, but for the parts of words at their ends
     offsets = [split_words(text)[1] for text in example.texts()]
     before = list(map(partial(_subwords_before, task.tokenizer), example.texts(), offsets))
     room = task.tokenizer.room(task.state.max_length, pair=example.pair is not None)
