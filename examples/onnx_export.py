@@ -30,7 +30,7 @@ texts = ["What a lovely evening that was.", "Dull.", "The soup was cold, and nob
 with tempfile.TemporaryDirectory() as temporary:
     # Equivalent to: finetune export runs/example-onnx --out FOLDER
     folder = Path(temporary) / "graph"
-    print("\n".join(export_onnx(run, folder).lines))
+    print("\n".join(export_onnx(run, folder)))
 
     # From here on neither finetune nor torch is needed.
     tokenizer, labels = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)

@@ -49,7 +49,7 @@ class Export(Command):
         from finetune.deployment.onnx import MAX_LOSS, export_onnx
 
         max_loss = MAX_LOSS if self.max_loss is None else self.max_loss
-        exported = export_onnx(
+        lines = export_onnx(
             Path(self.folder), self.out, int8=self.int8, max_loss=max_loss, data=self.data
         )
-        show("\n".join(exported.lines))
+        show("\n".join(lines))

@@ -18,7 +18,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import finetune
+from finetune.cli.output import require_free
 from finetune.config.recipes import packaged_path
 from finetune.config.tasks import flag, settings
 from finetune.deployment import onnx_model
@@ -41,7 +42,6 @@ from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.texts import Input
 from finetune.registry import install_command
-from finetune.reporting.environment import model_license
 from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task
@@ -69,21 +69,6 @@ TEXTS = (
 """Texts to compare on: short and long, with names, numbers and rare characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """Result of an export."""
-
-    inputs: tuple[str, ...]
-    size: int
-    """Bytes of the graph."""
-    difference: float
-    """The largest between logits of onnxruntime and torch."""
-    scale: float
-    """The largest logit."""
-    lines: tuple[str, ...]
-    """The result in lines for the user."""
-
-
 def export_onnx(
     run: str | Path,
     output: str | Path,
@@ -91,7 +76,7 @@ def export_onnx(
     int8: bool = False,
     max_loss: float = MAX_LOSS,
     data: Any = None,
-) -> Exported:
+) -> list[str]:
     """Write the model of a run (or model) folder as an ONNX graph into a new folder.
 
     The folder gets ``model.onnx``, the tokenizer, ``config.json`` with the labels,
@@ -105,6 +90,9 @@ def export_onnx(
         max_loss: Points of the score that quantization may cost.
         data: The data with the validation split; None takes the data of the run.
 
+    Returns:
+        Lines for the user: the difference to torch, the loss by int8, the graph and its size.
+
     Raises:
         UserError: Packages are missing, the output is not empty, the model cannot be exported, the
             logits of onnxruntime and torch differ, or int8 costs too much.
@@ -112,12 +100,9 @@ def export_onnx(
     missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"export needs {' and '.join(missing)}: {install_command(*missing)}.")
-    source, output = model_folder(run), Path(output)
+    source, output = model_folder(run), require_free(str(output))
     task = saved_task(source)
     _require_export(task, source)
-    if output.is_file() or (output.exists() and any(output.iterdir())):
-        problem = "is a file" if output.is_file() else "is not empty"
-        raise UserError(f"--out {output}: {problem}: name a new folder.")
     validation = validation_examples(task, source, data) if int8 else []
     model = task.model(source).eval()
     if part := model.encoder.family.reads_padding:
@@ -130,7 +115,8 @@ def export_onnx(
         save_task(task, fresh)
         model.config.save_pretrained(fresh)
         (fresh / SETTINGS).write_text(_settings(task, model), encoding="utf-8")
-        for name, text in package_files().items():
+        license_text = packaged_path("LICENSE").read_text(encoding="utf-8")
+        for name, text in {**package_files(), "LICENSE": license_text}.items():
             path = fresh / PREDICTOR / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -139,16 +125,15 @@ def export_onnx(
             for name in ("numpy", "onnxruntime", "tokenizers")
         )
         (fresh / "requirements.txt").write_text("".join(versions), encoding="utf-8")
-        (fresh / "LICENSE").write_text(_license_text(source), encoding="utf-8")
-        exported = _export(task, model, fresh)
-        lines, size = exported.lines, exported.size
+        others = {*fresh.iterdir()}
+        inputs, line = _export(task, model, fresh)
+        size = sum(path.stat().st_size for path in {*fresh.iterdir()} - others)
+        lines = [line]
         if int8:
             score = _quantize(task, fresh, validation, max_loss)
             before, size = size, (fresh / GRAPH).stat().st_size
-            lines += (f"{score}; {before / 1e6:,.1f} MB to {size / 1e6:,.1f} MB",)
-        inputs = ", ".join(exported.inputs)
-        lines += (f"{output / GRAPH}: {size / 1e6:,.1f} MB, inputs {inputs}",)
-        return replace(exported, size=size, lines=lines)
+            lines.append(f"{score}; {before / 1e6:,.1f} MB to {size / 1e6:,.1f} MB")
+        return [*lines, f"{output / GRAPH}: {size / 1e6:,.1f} MB, inputs {', '.join(inputs)}"]
 
 
 _NOT_IN_GRAPHS = {
@@ -203,17 +188,6 @@ def _settings(task: Any, model: Any) -> str:
         "decisions": state.decisions,
     }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-
-
-def _license_text(source: Path) -> str:
-    text = packaged_path("LICENSE").read_text(encoding="utf-8")
-    model = model_license(str(source))
-    known = f"is under the license {model}, by its card" if model else "has no license in its card"
-    return (
-        f"The model (model.onnx and the files of its tokenizer) {known}.\n"
-        f"The program in the folder {PREDICTOR} is part of finetune {finetune.__version__}, under "
-        f"this license:\n\n{text}"
-    )
 
 
 def package_files() -> dict[str, str]:
@@ -299,7 +273,7 @@ def _score(task: Task, folder: Path, examples: list[Any]) -> dict[str, float]:
     return task.score(examples, model.predict_examples(examples))
 
 
-def _export(task: Task, model: Any, fresh: Path) -> Exported:
+def _export(task: Task, model: Any, fresh: Path) -> tuple[list[str], str]:
     groups = _batches(task)
     has_token_types = model.encoder.num_token_types > 1 and task.tokenizer.uses_token_types
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if has_token_types else [])]
@@ -317,7 +291,6 @@ def _export(task: Task, model: Any, fresh: Path) -> Exported:
         module = Logits(tagger, tuple(inputs))
         of_tokens = task.description.words or isinstance(model, QuestionAnswerer)
         axes = ("batch", "sequence") if of_tokens else ("batch",)
-    before = {*fresh.iterdir()}
     with packed_attention(model.encoder.model.config, "eager"):  # others guard against empty rows
         _trace(module, model_type, inputs, fresh / GRAPH, axes)
     differences, sizes = [], []
@@ -335,14 +308,13 @@ def _export(task: Task, model: Any, fresh: Path) -> Exported:
             f"{model_type} models cannot be exported: onnxruntime's logits are off by "
             f"{difference:.1e} from torch's (up to {scale:.3g}): use `finetune predict`."
         )
-    size = sum(path.stat().st_size for path in {*fresh.iterdir()} - before)  # perhaps with weights
     lengths = [len(sequence.input_ids) for sequence in groups[-1]]
     line = (
         f"largest difference to torch: {difference:.1e} (logits up to {scale:.3g}; batches of "
         f"{', '.join(str(len(group)) for group in groups)} sequences, {min(lengths)} to "
         f"{max(lengths)} tokens)"
     )
-    return Exported(tuple(inputs), size, difference, scale, (line,))
+    return list(inputs), line
 
 
 def _batches(task: Task) -> list[list[TokenSequence]]:

@@ -7,8 +7,7 @@ modules it imports, that needs numpy, onnxruntime and tokenizers only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,8 +36,6 @@ from finetune.types import (
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
 """Files of an export: the graph, and the settings for predictions."""
-_CHUNK = 4096
-"""Number of inputs to read at a time."""
 TOKENS = 512
 """Tokens of a batch, padding included: larger batches leave the cache of a CPU."""
 
@@ -245,13 +242,7 @@ class OnnxModel:
                 f"predict takes a list of inputs, and {type(inputs).__name__} is a table: give one "
                 "of its columns, such as predict(data['text'])."
             )
-        return list(self.stream(inputs))
-
-    def stream(self, inputs: Iterable[Input]) -> Iterator[Prediction]:
-        """Predict a stream of inputs, in order and in bounded memory."""
-        examples = (self.example(index, item) for index, item in enumerate(inputs))
-        while chunk := list(islice(examples, _CHUNK)):
-            yield from self.predict_examples(chunk)
+        return self.predict_examples([self.example(*item) for item in enumerate(inputs)])
 
     def predict_examples(self, examples: Sequence[Any]) -> list[Prediction]:
         """Predict examples, in their order. Ids differ; a blank text has the label None."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from finetune.cli.options import Command
 from finetune.cli.output import quiet_libraries, show
 from finetune.config.options import argument
-from finetune.config.tasks import flag
+from finetune.config.values import require_count
 from finetune.deployment.onnx_model import is_export
 from finetune.registry import install_command
 from finetune.types import UserError
@@ -38,18 +38,12 @@ class Serve(Command):
     without passwords."""
     port: int = 8000
     """Port to listen on; 0 chooses a free port."""
-    max_bytes: int = 1_000_000
-    """Largest request body in bytes."""
-    max_waiting: int = 512
-    """Largest number of waiting requests of a model; more requests get status 503."""
     batch_size: int = 64
     """Largest number of examples of several requests in a batch."""
 
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then finish the requests under way."""
-        for name in ("max_bytes", "max_waiting", "batch_size"):
-            if (value := getattr(self, name)) < 1:
-                raise UserError(f"{flag(name)} {value}: must be at least 1.")
+        require_count("--batch-size", self.batch_size)
         if missing := [name for name in ("fastapi", "uvicorn") if not find_spec(name)]:
             raise UserError(f"serve needs {' and '.join(missing)}: {install_command(*missing)}.")
         folders = named_runs(self.runs)
@@ -58,7 +52,7 @@ class Serve(Command):
         from finetune.deployment.server import ServedModel, make_app, run_server
 
         with _listen(self.host, self.port) as listener:
-            models = [ServedModel(name, folder, self) for name, folder in folders.items()]
+            models = [ServedModel(*item, self.batch_size) for item in folders.items()]
             address, port = listener.getsockname()[:2]
             url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
             hosts = ["localhost", address]  # no page of the web can ask it under its own name

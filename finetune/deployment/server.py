@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import signal
 import socket
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 import uvicorn
@@ -20,11 +18,14 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, BeforeValidator, Field, StrictInt, ValidationError
 
 import finetune
-from finetune.deployment.onnx_model import GRAPH, OnnxModel, is_export
-from finetune.deployment.serve import Serve
+from finetune.deployment.onnx_model import OnnxModel, is_export
 from finetune.tasks import model_folder
 from finetune.types import Example, Prediction, UserError
 
+MOST_BYTES = 1_000_000
+"""Largest request body in bytes."""
+MOST_WAITING = 512
+"""Largest number of waiting requests of a model."""
 _INPUT_KEYS = (("text",), ("text", "text_pair"), ("words",))  # keys of an example that is no row
 
 
@@ -62,22 +63,19 @@ class Waiting(NamedTuple):
 class ServedModel:
     """A model of a run, a model folder, a hub id or an export, with the queue of its requests."""
 
-    def __init__(self, name: str, folder: str, limits: Serve) -> None:
-        self.name, self.limits = name, limits
+    def __init__(self, name: str, folder: str, batch_size: int = 64) -> None:
+        self.name, self.batch_size = name, batch_size
         self.waiting, self.thread = deque[Waiting](), ThreadPoolExecutor(1)
         self.worker: asyncio.Task[None] | None = None
         if is_export(folder):
-            weights = [Path(folder) / GRAPH]
             model = OnnxModel(folder)
             task, labels = model.task, list(model.decoder.labels)
             self.reader: Any = model
             self.predict: Any = model.predict_examples
         else:
-            source = model_folder(folder)
             from finetune.inference.predictor import Predictor  # exports are served without torch
 
-            weights = sorted(source.glob("*.safetensors"))
-            predictor = Predictor(source)
+            predictor = Predictor(model_folder(folder))
             task, labels = predictor.task.name, list(predictor.labels)
             self.reader, self.predict = predictor.task.state, predictor.predict
         if not self.reader.input_keys:
@@ -86,11 +84,8 @@ class ServedModel:
         self.sample: dict[str, Any] = dict.fromkeys(texts, "A text.")
         if "choices" in self.reader.input_keys:
             self.sample["choices"] = ["yes", "no"]
-        digest = hashlib.sha256()
-        for path in weights:
-            digest.update(path.read_bytes())
-        self.about = {"name": name, "sha256": digest.hexdigest(), "task": task, "labels": labels}
-        self.about["keys"] = self.reader.input_keys
+        keys = self.reader.input_keys
+        self.about = {"name": name, "task": task, "labels": labels, "keys": keys}
 
     async def answer(self, request: Request) -> Response:
         """Predict an example or several ones, together with those of other requests."""
@@ -102,7 +97,7 @@ class ServedModel:
             examples = [self._example(f"example {n}", row) for n, row in enumerate(rows)]
         except UserError as error:
             raise HTTPException(422, str(error)) from None
-        if len(self.waiting) >= self.limits.max_waiting:
+        if len(self.waiting) >= MOST_WAITING:
             raise HTTPException(503, "too many requests wait.", {"Retry-After": "1"})
         one = Waiting(request, examples, asyncio.get_running_loop().create_future())
         self.waiting.append(one)
@@ -117,8 +112,8 @@ class ServedModel:
         content = bytearray()
         async for chunk in request.stream():
             content += chunk
-            if len(content) > self.limits.max_bytes:
-                raise HTTPException(413, f"the body has over {self.limits.max_bytes:,} bytes.")
+            if len(content) > MOST_BYTES:
+                raise HTTPException(413, f"the body has over {MOST_BYTES:,} bytes.")
         try:
             return Body.model_validate_json(bytes(content))
         except ValidationError as error:
@@ -147,7 +142,7 @@ class ServedModel:
 
     async def _next_batch(self) -> list[Waiting]:
         batch: list[Waiting] = []
-        room = self.limits.batch_size
+        room = self.batch_size
         while self.waiting and (not batch or len(self.waiting[0].examples) <= room):
             one = self.waiting.popleft()
             if await one.request.is_disconnected():

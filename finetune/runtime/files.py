@@ -213,7 +213,7 @@ def require_replaceable(path: Path, start: str, option: str = "--out") -> None:
 
 def is_free(folder: Path) -> bool:
     """Whether a folder is absent, or contains only a lock and temporary files."""
-    return not folder.exists() or not entries(folder)
+    return not folder.exists() or (folder.is_dir() and not entries(folder))
 
 
 def entries(folder: Path) -> list[str]:

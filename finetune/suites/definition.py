@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from finetune.config.expected_scores import is_split, metrics_of
 from finetune.config.recipes import Recipe, load_recipe, open_recipe
@@ -19,7 +19,6 @@ from finetune.types import UserError, abbreviated, did_you_mean
 SUITE_KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("title", "description", "source"), str),
     "models": tuple[str, ...],
-    "average": Literal["tasks", "none"],
 }
 """The keys of a suite file besides ``tasks``, with their types."""
 TASK_KEYS: Mapping[str, Any] = {
@@ -28,7 +27,6 @@ TASK_KEYS: Mapping[str, Any] = {
 }
 RESULTS_FILE = "suite.json"
 """File in the folder of a suite with the suite and its scores."""
-RESULT_FILES = ("suite.md", "suite.tex", RESULTS_FILE)
 
 
 class Score(NamedTuple):
@@ -64,7 +62,6 @@ class Suite:
     source: str = ""
     models: Sequence[str] = ()
     """The models that have separate recipes."""
-    average: str = "tasks"
     tasks: Mapping[str, SuiteTask]
     """The tasks in the order of the file."""
 
@@ -120,7 +117,7 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
         raise UserError(f"{path}: {problem}.")
     tasks = {}
     for name, entry in listed.items():
-        if not re.fullmatch(r"\w[\w.-]*", name) or name in RESULT_FILES:
+        if not re.fullmatch(r"\w[\w.-]*", name):
             problem = "is no plain name: use letters, digits, -, . and _"
             raise UserError(f"{where('tasks', name)}: {name!r} {problem}.")
         keys = typed("a task of the suite", TASK_KEYS, entry, "tasks", name)

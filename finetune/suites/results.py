@@ -37,7 +37,7 @@ class TaskScore(NamedTuple):
 def write_results(
     suite: Suite, folder: Path, failures: Mapping[str, str]
 ) -> tuple[list[list[Any]], list[str]]:
-    """Write the scores of all finished runs of a suite as Markdown, LaTeX and JSON.
+    """Write the scores of all finished runs of a suite as Markdown and JSON.
 
     ``failures`` are the messages of failed tasks, by name.
 
@@ -60,7 +60,7 @@ def write_results(
     if averages:
         rows.append(["average", "", "", _cell(averages), len(averages), "", ""])
     notes = [f"[{number}] {source}" for source, number in sources.items()]
-    if suite.average == "tasks":
+    if not all(task.left_out for task in suite.tasks.values()):
         missing = {s.task.name: 0 for s in scores if not (s.task.left_out or s.seeds)}
         none = f"none yet, as there are no scores of {abbreviated(missing, 30)}"
         notes.append(f"Average: {none if missing else 'mean over data sets of their mean scores'}.")
@@ -69,7 +69,6 @@ def write_results(
             notes.append(f"Left out of the average: {task.name}: {task.left_out}.")
     notes += [f"{name} failed: {reason}" for name, reason in failures.items()]
     markdown = table_text("markdown", "", COLUMNS, rows)
-    latex = table_text("latex", suite.title, COLUMNS, rows)
     content = {
         "suite": str(suite.path),
         "scores": [
@@ -81,7 +80,6 @@ def write_results(
     }
     items = "".join(f"- {line}\n" for line in notes)
     write_text(folder / "suite.md", f"# {suite.title}\n\n{markdown}\n\n{items}")
-    write_text(folder / "suite.tex", f"{latex}\n" + "".join(f"% {line}\n" for line in notes))
     write_text(folder / RESULTS_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return rows, notes
 
@@ -109,7 +107,7 @@ def _read_scores(suite: Suite, folder: Path) -> list[TaskScore]:
 
 def _average(suite: Suite, scores: Sequence[TaskScore]) -> dict[str, float]:
     counted = [score for score in scores if not score.task.left_out]
-    if suite.average == "none" or not counted:
+    if not counted:
         return {}
     averages = {}
     for seed in sorted(set.intersection(*({*score.seeds} for score in counted)), key=int):

@@ -22,7 +22,7 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.runtime.terminal import error_line
 from finetune.suites.commands import LoadedSuite
-from finetune.suites.definition import RESULT_FILES, RESULTS_FILE, SuiteTask
+from finetune.suites.definition import RESULTS_FILE, SuiteTask
 from finetune.suites.results import COLUMNS, write_results
 from finetune.tasks import load_task
 from finetune.training.optimizer import Schedule
@@ -102,8 +102,7 @@ def run_suite(command: LoadedSuite) -> None:
         rows, notes = results()
         title = command.loaded.title if command.format == "table" else ""
         print_tables(command.format, (title, COLUMNS, rows))
-        names = ", ".join(RESULT_FILES)
-        for line in (*notes, f"Everything is in {command.folder}: {names} have the table."):
+        for line in (*notes, f"the table: {command.folder / 'suite.md'}"):
             command.note(line)
         if failures:
             raise UserError(

@@ -31,7 +31,6 @@ class ForeignTokenizer(BertTokenizerFast):
 """
 SUITE = """title: Questions
 source: none
-average: none
 tasks:
   one: {recipe: qa.yaml, scores: [test f1]}
 """

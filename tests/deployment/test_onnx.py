@@ -6,7 +6,6 @@ import ast
 import inspect
 import itertools
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,7 +24,6 @@ from transformers import (
 
 import finetune
 from finetune.models.loading import quiet
-from finetune.tasks import model_folder
 from finetune.types import Answer, Question, Span, TextExample, TokenExample, UserError
 from tests import fixtures as fx
 from tests import tiny
@@ -41,7 +39,7 @@ from finetune.deployment.onnx_model import OnnxModel  # noqa: E402
 
 FILES = {
     *("model.onnx", "tokenizer.json", "tokenizer_config.json", "config.json", "finetune.json"),
-    *("predictor.json", "predictor", "LICENSE", "requirements.txt"),
+    *("predictor.json", "predictor", "requirements.txt"),
 }
 FIRSTS = ["the train was late", "anna", "a man is playing a guitar while a woman is singing a song"]
 SECONDS = ["two children run", "nothing contradicts what the reporter wrote", "so"]
@@ -110,13 +108,12 @@ OTHERS = [family for family in tiny.FAMILIES if family not in ("bert", "modernbe
 )
 def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_path: Path) -> None:
     workdir = saved(task, family, layers=2 if family == "modernbert" else 1)
-    made = export.export_onnx(workdir, tmp_path / "graph")
-    assert made.difference < 3e-5 * max(1.0, made.scale)
+    *_, last = export.export_onnx(workdir, tmp_path / "graph")
     setup = AutoModelForTokenClassification if task == "tag" else AutoModelForSequenceClassification
     with quiet():
         model = setup.from_pretrained(workdir / "best", dtype=torch.float32).eval()
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "graph")
-    segments = "token_type_ids" in made.inputs
+    segments = last.endswith("token_type_ids")
     assert segments == (getattr(model.config, "type_vocab_size", 0) > 1 and family in SEGMENTED)
     accepted = inspect.signature(model.forward).parameters
     for size, width in ((1, None), (3, None), (2, 50), (1, 50)):
@@ -131,7 +128,9 @@ def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_pat
         if task == "tag":
             real = inputs["attention_mask"].bool().numpy()
             found, expected = found[real], expected[real]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=5e-5 * max(1.0, made.scale))
+        np.testing.assert_allclose(
+            found, expected, rtol=0, atol=5e-5 * max(1.0, abs(expected).max())
+        )
 
 
 SEGMENTED = ("bert", "electra", "albert", "ernie", "nomic_bert", "squeezebert")
@@ -148,6 +147,8 @@ def test_command(tmp_path: Path) -> None:
     megabytes = (graph / "model.onnx").stat().st_size / 1e6
     assert size.startswith(f"{graph / 'model.onnx'}: {megabytes:.1f} MB, inputs input_ids, att")
     assert {path.name for path in graph.iterdir()} == FILES
+    needed = (graph / "requirements.txt").read_text("utf-8").splitlines()
+    assert f"onnxruntime=={onnxruntime.__version__}" in needed and len(needed) == 3
     assert [path.name for path in graph.parent.iterdir()] == ["graph"]
     config = json.loads((graph / "config.json").read_text())
     assert config["id2label"]["1"] == "B-LOC"
@@ -162,10 +163,8 @@ def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
     (tmp_path / "graph").mkdir()
     export.export_onnx(workdir / "best", tmp_path / "graph")
     one_line(run("export", workdir, "--out", tmp_path / "graph"), "is not empty", "new folder")
-    one_line(run("export", workdir, "--out", workdir), "is not empty")
     (tmp_path / "file").write_text("")
-    one_line(run("export", workdir, "--out", tmp_path / "file"), "is a file")
-    one_line(run("export", workdir, "--out", tmp_path / "file" / "x"), "could not be written")
+    one_line(run("export", workdir, "--out", tmp_path / "file"), "is not empty")
     assert {path.name for path in tmp_path.iterdir()} == {"graph", "file"}
 
 
@@ -178,9 +177,6 @@ def test_what_no_graph_can_answer(tmp_path: Path) -> None:
     ):
         workdir = saved(task, **settings)
         one_line(run("export", workdir, "--out", tmp_path / "graph"), *parts, "finetune predict")
-    one_line(run("export", tmp_path / "absent", "--out", tmp_path / "graph"), "no such folder")
-    for incomplete in (("export", "--out", tmp_path / "graph"), ("export", tmp_path)):
-        assert run(*incomplete).code == 2
     assert not list(tmp_path.glob("graph*"))
 
 
@@ -315,14 +311,3 @@ def test_the_package_is_the_toolkits_and_imports_little() -> None:
                     assert f"{module}.py" in files, (name, module)
                 else:
                     assert module.split(".")[0] in allowed | set(sys.stdlib_module_names), name
-
-
-def test_an_export_names_licenses_and_versions(tmp_path: Path) -> None:
-    workdir = shutil.copytree(saved("classify"), tmp_path / "run")
-    graph = tmp_path / "graph"
-    (model_folder(workdir) / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", "utf-8")
-    export.export_onnx(workdir, graph)
-    text = (graph / "LICENSE").read_text("utf-8")
-    assert "under the license cc-by-4.0" in text and "Apache License" in text
-    lines = (graph / "requirements.txt").read_text("utf-8").splitlines()
-    assert f"onnxruntime=={onnxruntime.__version__}" in lines and len(lines) == 3

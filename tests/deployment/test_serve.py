@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import http.client
 import json
 import re
@@ -25,7 +24,8 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 import finetune
-from finetune.deployment.serve import Serve, _listen, named_runs, sample_requests
+from finetune.deployment import server as serving
+from finetune.deployment.serve import _listen, named_runs, sample_requests
 from finetune.deployment.server import ServedModel, Waiting, make_app
 from finetune.types import TextExample, UserError
 from tests.command import run
@@ -45,8 +45,7 @@ TEXTS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def models(runs: dict[str, Path]) -> list[ServedModel]:
-    limits = Serve(runs=(), max_bytes=3000)
-    return [ServedModel(name, str(runs[name]), limits) for name in TEXTS]
+    return [ServedModel(name, str(runs[name])) for name in TEXTS]
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +67,11 @@ def test_rows_are_those_of_predict(client: TestClient, runs: dict[str, Path]):
 @pytest.mark.parametrize(
     ("status", "body", "problem"),
     [
-        (413, b" " * 3001, "the body has over 3,000 bytes"),
-        (413, (b" " * 1000 for _ in range(10)), "over 3,000 bytes"),
+        (413, (b" " * 500_000 for _ in range(10)), "the body has over 1,000,000 bytes"),
         (422, b"{", "the body: Invalid JSON"),
         (422, {"examples": []}, "examples: List should have at least 1 item"),
         (422, {"examples": ["x"], "text": "y"}, "an example, or examples, not both"),
         (422, {"examples": ["x", 3]}, "examples 1: Input should be an object"),
-        (422, {"txet": "x"}, "example 0 has txet: this model reads text and an opt"),
         (422, {"examples": ["x", {"text": "x", "lang": "en"}]}, "example 1 has text, lang: this"),
         (
             422,
@@ -112,7 +109,7 @@ def test_errors_of_other_inputs(client: TestClient):
 def test_a_full_queue_and_a_bug(models: list[ServedModel], monkeypatch: pytest.MonkeyPatch):
     with TestClient(make_app(models[:1]), raise_server_exceptions=False) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(models[0], "limits", Serve(runs=(), max_waiting=0))
+            patch.setattr(serving, "MOST_WAITING", 0)
             answer = client.post("/predict", json={"text": "x"})
         assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
         with monkeypatch.context() as patch:
@@ -163,7 +160,7 @@ def test_batches(models: list[ServedModel], monkeypatch: pytest.MonkeyPatch):
         return await asyncio.gather(*futures, return_exceptions=True)
 
     monkeypatch.setattr(models[0], "predict", predict)
-    monkeypatch.setattr(models[0], "limits", Serve(runs=(), batch_size=5))
+    monkeypatch.setattr(models[0], "batch_size", 5)
     first, gone, second, bad, *rest = asyncio.run(ask())
     assert (first, second) == (["aa", "bb", "cc"], ["dd"])
     assert rest == [["ee", "ff"], ["gg", "hh", "ii", "jj", "kk"]]
@@ -186,7 +183,7 @@ def test_names_of_models_and_wrong_options(tmp_path: Path):
         for options, problem in (
             (["--port", port], "Address already in use"),
             (["--port", "70000"], "0-65535"),
-            (["--max-bytes", "0"], "--max-bytes 0: must be at least 1"),
+            (["--batch-size", "0"], "--batch-size must be 1 or more"),
             (["--port", "0"], "no such folder"),
         ):
             run("serve", tmp_path / "none", *options).refused(problem)
@@ -214,7 +211,6 @@ def served_by(server: Any, readline: Callable[[], str]) -> tuple[int, str]:
 def test_an_export_is_served_without_torch(runs: dict[str, Path], tmp_path: Path):
     pytest.importorskip("onnx")
     run("export", runs["texts"], "--out", tmp_path / "graph").ok()
-    digest = hashlib.sha256((tmp_path / "graph" / "model.onnx").read_bytes()).hexdigest()
     texts = ["a lovely room", "", "dull and cold " * 30]
     expected = [p.to_dict() for p in finetune.load(runs["texts"]).predict(texts)]
     code = blocking("torch", "transformers", "accelerate", "scipy")
@@ -233,9 +229,6 @@ def test_an_export_is_served_without_torch(runs: dict[str, Path], tmp_path: Path
         for row, other in zip(found, expected, strict=True):
             assert row.keys() == other.keys() and row["label"] == other["label"]
         assert found[0]["score"] == pytest.approx(expected[0]["score"], abs=0.02)  # bfloat16
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("GET", "/health")
-        assert json.loads(connection.getresponse().read())[0]["sha256"] == digest
         assert post(port, b'{"words": ["a"]}')[0] == 422
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import finetune
-from finetune.deployment.serve import Serve
 from finetune.deployment.server import ServedModel
 from finetune.runtime.hub import forget_repositories
 from tests import fixtures as fx
@@ -98,7 +97,7 @@ def test_commands(hub: Hub, tmp_path: Path) -> None:
     assert run("predict", "lab/classify", "--file", gold).out == (
         run("predict", own, "--file", gold).out
     )
-    assert ServedModel("x", "lab/classify", Serve(runs=())).about["sha256"]
+    assert ServedModel("x", "lab/classify").about["labels"]
     missing = run("predict", "lab/nothing", "--text", "x")
     assert missing.code == 2
     assert "error: model 'lab/nothing' is neither a local folder nor on the model" in missing.err

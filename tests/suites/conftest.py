@@ -23,7 +23,6 @@ EXPECTED = """expected:
 """
 SUITE = """title: Tiny
 source: "a made-up benchmark"
-average: tasks
 tasks:
   follow:
     recipe: follow.yaml

@@ -15,7 +15,7 @@ from finetune.runtime.signals import Interrupted
 from finetune.suites import running
 from tests.command import Outcome, folder_in_use, run
 
-FILES = ("suite.json", "suite.md", "suite.tex")
+FILES = ("suite.json", "suite.md")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,6 @@ def test_the_table(finished: tuple[Path, Outcome]):
     assert f"| pairs | test | accuracy | {mean:.2f} ± {deviation:.2f} | 2 |" in " ".join(
         (folder / "suite.md").read_text("utf-8").split()
     )
-    assert rf"{mean:.2f} $\pm$ {deviation:.2f}" in (folder / "suite.tex").read_text("utf-8")
 
 
 def test_the_average_is_the_mean_over_tasks_of_their_means(finished: tuple[Path, Outcome]):
@@ -118,10 +117,7 @@ def test_options_apply_to_all_tasks(suite: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--seeds", "0"), "--seeds must be 1 or more, not 0"),
         (("--folds", "3"), "--folds does not apply to a suite"),
-        (("--resume",), "--resume does not apply to a suite"),
-        (("--init-from", "x"), "--init-from does not apply to a suite"),
         (("--data", "mod=x"), "with a name of follow, mood, pairs, names. Perhaps you meant 'mo"),
         (("--data", "mood=none.csv"), "mood: none.csv: no such file"),
         (("--lr", "-1"), "--lr must be"),
