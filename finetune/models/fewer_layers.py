@@ -53,7 +53,11 @@ def save_with_layers(head: Any, layers: Sequence[int], folder: Path) -> None:
             f"--layers does not work with a teacher with {reason}: name a small model with --model."
         )
     parent, name, all_layers = lists[0]
-    setattr(parent, name, nn.ModuleList(all_layers[number - 1] for number in layers))
+    kept = nn.ModuleList(all_layers[number - 1] for number in layers)
+    for part, module in all_layers[0].named_children():
+        if isinstance(module, nn.Identity):  # ModernBERT normalizes embeddings before its layers
+            setattr(kept[0], part, module)
+    setattr(parent, name, kept)
     inside = (getattr(head.config, part, None) for part in ("encoder", "tagger"))
     for configuration in (config, head.config, *filter(None, inside)):
         values = configuration if isinstance(configuration, dict) else vars(configuration)

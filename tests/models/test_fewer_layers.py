@@ -62,6 +62,14 @@ def test_the_model_has_the_chosen_layers_of_the_other(family: str, tmp_path: Pat
         assert any(torch.equal(value, each) for each in layers[depth]), name
 
 
+def test_the_first_layer_of_modernbert_has_no_norm_of_attention(tmp_path: Path) -> None:
+    head = classifier("modernbert")
+    batch = pack(encodings(head.encoder.model))
+    short = shortened(head, [2, 3], tmp_path)
+    assert short.encoder.num_layers == 2
+    assert short(batch).isfinite().all()
+
+
 def test_what_cannot_be_shortened_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--layers does not work with a teacher with albert models"):
         save_with_layers(classifier("albert"), [1, 2], tmp_path / "albert")
