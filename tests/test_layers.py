@@ -198,8 +198,7 @@ def test_packages_that_layers_do_without():
     for module in STANDARD_LIBRARY_ONLY:
         assert others(module) <= sys.stdlib_module_names, module
     for module in (*of_layers(*LIGHT), "cli.main", "tasks", "models.loading"):
-        if "evaluate_modules" not in module:  # loaded by the library evaluate itself
-            assert not loaded_by(module) & HEAVY, module
+        assert not loaded_by(module) & HEAVY, module
     for module in of_layers(*WITHOUT_TORCH):
         assert not others(module) & {"torch", "transformers", "accelerate"}, module
 

@@ -1,1 +1,0 @@
-"""F1 of entities; see ``span_f1.py``."""
