@@ -164,6 +164,8 @@ def options_of(cls: type[Any], defaults: object | None = None) -> list[Option]:
     fields = (field for field in dataclasses.fields(cls) if field.name not in unused)
     for field in sorted(fields, key=lambda field: -depths[field.name]):
         mark = marks.get(field.name, Help())
+        if not mark.in_command:
+            continue
         set_here = defaults is not None and not mark.positional
         value = vars(defaults)[field.name] if set_here else field.default
         if dataclasses.is_dataclass(types[field.name]):

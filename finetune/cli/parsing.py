@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from finetune.cli.help import Option, first_sentence, options_of, type_hints, values_of
-from finetune.config.tasks import ADVICE, CONFIGS, OTHER_NAMES, flag
+from finetune.config.tasks import ADVICE, CONFIGS, OTHER_NAMES, flag, setting_types
 from finetune.config.values import converted
 from finetune.types import UserError, did_you_mean
 
@@ -52,8 +52,14 @@ def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any
         names = [option.name for option in options if not option.positional]
         names += [other for other, option in OTHER_OPTIONS.items() if option in names]
         option, end = first.partition("=")[0], "."
-        if name in CONFIGS and (advice := ADVICE.get(option[2:].replace("-", "_"))):
-            end = f": {advice}."
+        setting = option[2:].replace("-", "_")
+        setting = OTHER_NAMES.get(setting, setting)
+        config = type_hints(cls).get("config")
+        of_task = setting_types(config) if isinstance(config, type) else {}
+        if of_task and setting in ADVICE:
+            end = f": {ADVICE[setting]}."
+        elif setting in of_task:
+            end = f": write {setting} in a recipe, in Python, or in --space of finetune search."
         elif is_option(first):
             bare = [option.lstrip("-") for option in names]  # the dashes are no likeness
             end += did_you_mean(option.lstrip("-"), bare).replace("'", "'--", 1)

@@ -31,6 +31,7 @@ from finetune.config.description import ECE_METRICS, HIERARCHY, PROBLEMS, TaskDe
 from finetune.config.options import (
     COMMON,
     FACTOR,
+    IN_RECIPES,
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
@@ -125,10 +126,6 @@ LOSS_NAME = matching(
 _LORA = matching(
     "0*[1-9][0-9]{0,3}(:[^:,]+(,[^:,]+)*)?",
     "a rank from 1 to 9999, perhaps with names of layers, such as 8:query,value",
-)
-ADAM = Limit(
-    lambda value: legal_adam(value),
-    "two numbers, the first 0 or more and below 1 and the second above 0, such as 0.98,1e-6",
 )
 VALIDATION = matching(
     r"auto|none|0?\.(?=0*[1-9])[0-9]{1,9}", "auto, none, or a share between 0 and 1 to hold out"
@@ -238,9 +235,9 @@ class TrainingSettings:
     """Peak learning rate of the encoder; default: 2e-5, or 1e-4 for a small encoder (hidden size
     below 512). --tuning multiplies the default: lora by 20, bitfit by 50, head by 100, mask by
     5."""
-    head_lr: Annotated[float | None, POSITIVE, TRAINING_OF_TASK] = None
-    """Peak learning rate of the new head; default: --lr, or 10 times --lr for `ner`."""
-    layer_decay: Annotated[float, FACTOR, TRAINING] = 1.0
+    head_lr: Annotated[float | None, IN_RECIPES, POSITIVE, TRAINING_OF_TASK] = None
+    """Peak learning rate of the new head; default: --lr."""
+    layer_decay: Annotated[float, IN_RECIPES, FACTOR, TRAINING] = 1.0
     """Factor by which the learning rate decreases from each layer to the layer below; 1 means no
     decay, 0.8 to 0.9 is usual."""
     warmup: Annotated[float, NOT_NEGATIVE, TRAINING] = 0.1
@@ -248,9 +245,11 @@ class TrainingSettings:
     follows."""
     weight_decay: Annotated[float, NOT_NEGATIVE, TRAINING] = 0.01
     """Decoupled weight decay of weight matrices; biases and norms have none."""
-    adam: Annotated[str, Help("BETA2,EPSILON"), ADAM, TRAINING] = "0.999,1e-8"
-    """Adam's β2 and ε; some papers use 0.98,1e-6."""
-    clip: Annotated[float, NOT_NEGATIVE, TRAINING] = 1.0
+    adam_beta2: Annotated[float, IN_RECIPES, SHARE, TRAINING] = 0.999
+    """Adam's β2; some papers use 0.98."""
+    adam_epsilon: Annotated[float, IN_RECIPES, POSITIVE, TRAINING] = 1e-8
+    """Adam's ε; some papers use 1e-6."""
+    clip: Annotated[float, IN_RECIPES, NOT_NEGATIVE, TRAINING] = 1.0
     """Norm to which larger gradients are clipped; 0 turns clipping off."""
     seed: Annotated[int, COMMON, SEED, Affects(data=True, weights=True, inherited=False)] = 1
     """Seed of the new head, the data order and dropout."""
@@ -326,12 +325,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
     def schedule(self) -> ScheduleDefaults:
         """The defaults of --epochs, --steps and --eval-every."""
         return ScheduleDefaults()
-
-    @property
-    def adam_numbers(self) -> tuple[float, float]:
-        """Adam's β2 and ε."""
-        beta2, epsilon = map(float, self.adam.split(","))
-        return beta2, epsilon
 
     @property
     def lora_rank(self) -> int:
@@ -440,7 +433,7 @@ class LabelConfig(TrainConfig):
     predicted examples (γ is 2 by default), or logit-adjusted cross entropy (`logit-adjusted:TAU`),
     which adds τ (default 1) times the logarithms of the class frequencies to the logits, for
     balanced errors."""
-    label_smoothing: Annotated[float, SHARE] = 0.0
+    label_smoothing: Annotated[float, IN_RECIPES, SHARE] = 0.0
     """Fraction of the gold probability that the loss spreads evenly over all classes, or over yes
     and no of each of several labels (Szegedy et al., 2016); 0.1 is usual."""
     sampling: Annotated[
@@ -493,7 +486,7 @@ class TextConfig(LabelConfig):
     long_text: Literal["truncate", "window"] = "truncate"
     """Treatment of texts over --max-length: `truncate` and count them, or read them in overlapping
     windows and average the scores (`window`)."""
-    classifier_dropout: Annotated[float | None, SHARE] = None
+    classifier_dropout: Annotated[float | None, IN_RECIPES, SHARE] = None
     """Dropout before the classifier; default: the model's, or 0 with --pair-encoder bi or poly."""
     pair_encoder: Literal["cross", "bi", "poly"] = "cross"
     """Encode a pair of texts together (`cross`), or each text alone and compare their vectors
@@ -624,7 +617,7 @@ class ChoiceConfig(TrainConfig):
         example='{"question": "Where does a fish live?", "choices": ["in water", "on the moon"]}',
     )
     data: str = "swag"
-    classifier_dropout: Annotated[float | None, SHARE] = None
+    classifier_dropout: Annotated[float | None, IN_RECIPES, SHARE] = None
     """Dropout before the score of a choice; default: the model's."""
     calibrate: Literal["none", "temperature"] = "none"
     """Calibrate probabilities by temperature scaling on the validation split. Predicted choices do
@@ -642,6 +635,8 @@ class WordConfig(LabelConfig):
     """Context of each sentence from its document: `none`, N subwords on each side, or `doc`, which
     fills both sides evenly up to --max-length. Words of the context are whole, and have no
     prediction and no loss. Sentences over --max-length are read in windows without context."""
+    head_lr: Annotated[float | None, Help()] = None
+    """Peak learning rate of the new head; default: --lr, or 10 times --lr for `ner`."""
 
     def _resolved(self) -> dict[str, Any]:
         return super()._resolved() | {"context": str(self.context)}  # Python may give an int
@@ -796,7 +791,7 @@ class RelationsConfig(WordConfig):
     """Pairs of spans to classify: `all`, or only pairs whose types have a relation in the training
     data (`seen`). The order of the types counts. Types that do not occur in training are paired
     with all types."""
-    classifier_dropout: Annotated[float, SHARE] = 0.1
+    classifier_dropout: Annotated[float, IN_RECIPES, SHARE] = 0.1
     """Dropout before the classifier."""
 
 
@@ -840,15 +835,6 @@ class QAConfig(TrainConfig):
 
 CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})
 """The configuration class of each task."""
-
-
-def legal_adam(value: str) -> bool:
-    """Whether a text has both legal numbers of the setting ``adam``."""
-    try:
-        beta2, epsilon = map(float, value.split(","))
-    except ValueError:
-        return False
-    return 0 <= beta2 < 1 and 0 < epsilon < math.inf
 
 
 def flag(name: str) -> str:

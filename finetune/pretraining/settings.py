@@ -68,7 +68,8 @@ class PretrainConfig(TrainConfig):
     lr: float | None = None
     """Peak learning rate; default: 1e-4, or 5e-4 for small encoders (hidden size below 512)."""
     warmup: float = 0.06
-    adam: str = "0.98,1e-6"
+    adam_beta2: float = 0.98
+    adam_epsilon: float = 1e-6
     validation: str = "auto"
     """Fraction of the documents to hold out for selecting the best model, if the data have no
     validation split: `0.2`. `auto` holds out 0.05, at most about 10,000 documents; `none` trains on

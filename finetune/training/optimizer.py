@@ -88,7 +88,7 @@ def parameter_groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:
     """Divide the weights into the groups of AdamW, by learning rate and weight decay.
 
     The learning rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in
-    the encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, or lr times
+    the encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is head_lr, or lr times
     the model's ``head_lr_factor``, as far as --tuning has not raised lr already. Modules in the
     model's ``separate_learning_rates`` have their own. These modules, biases, norms and other
     vectors have no weight decay.
@@ -148,8 +148,8 @@ def each_weight_once(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
     """Make AdamW (Loshchilov & Hutter, 2019), fused into one kernel for each parameter group."""
-    beta2, epsilon = config.adam_numbers
-    return torch.optim.AdamW(groups, betas=(0.9, beta2), eps=epsilon, fused=True)
+    betas = (0.9, config.adam_beta2)
+    return torch.optim.AdamW(groups, betas=betas, eps=config.adam_epsilon, fused=True)
 
 
 def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.config.options import Help
 from finetune.config.tasks import (
     CONFIGS,
     DEFAULT_MODEL,
@@ -23,6 +24,7 @@ from finetune.config.tasks import (
     column_map,
     flag,
     from_settings,
+    marks,
     settings,
 )
 from finetune.types import UserError
@@ -34,8 +36,9 @@ every_task = pytest.mark.parametrize("task", CONFIGS)
 @every_task
 def test_every_field_is_documented(task: str):
     docs = option_texts(CONFIGS[task])
+    only_in_recipes = {n for n, m in marks(CONFIGS[task], Help).items() if not m.in_command}
     fields = {field.name for field in dataclasses.fields(CONFIGS[task])}
-    names = [flag(name) for name in fields - {*CONFIGS[task].unused}]
+    names = [flag(name) for name in fields - {*CONFIGS[task].unused} - only_in_recipes]
     assert sorted(docs) == sorted(names)
     assert all(len(text) > 15 and text[-1] in ".)" for text in docs.values())
 
@@ -79,14 +82,14 @@ def test_names():
 
 
 def test_a_setting_says_what_it_may_change() -> None:
-    marks = affects_of(NerConfig)
-    assert [*marks] == [field.name for field in dataclasses.fields(NerConfig)]
-    results = {name for name, mark in marks.items() if not mark.results}
+    affects = affects_of(NerConfig)
+    assert [*affects] == [field.name for field in dataclasses.fields(NerConfig)]
+    results = {name for name, mark in affects.items() if not mark.results}
     assert results >= {"out", "max_tokens", "encoding"}
-    assert {"data", "metric", "test_sets"} <= {n for n, mark in marks.items() if mark.scores}
-    assert marks["max_width"].weights and marks["max_width"].data, "as other settings of a task"
-    assert marks["data"].scores, "of the base, though the task declares it again"
-    assert marks["custom_loss"].acts and not marks["lr"].acts
+    assert {"data", "metric", "test_sets"} <= {n for n, mark in affects.items() if mark.scores}
+    assert affects["max_width"].weights and affects["max_width"].data, "as other settings of a task"
+    assert affects["data"].scores, "of the base, though the task declares it again"
+    assert affects["out"].acts and not affects["lr"].acts
     assert affects_results("lr") and not affects_results("save_every")
 
 

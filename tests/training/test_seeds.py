@@ -114,7 +114,7 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
 
 @pytest.mark.slow
 def test_an_error_if_no_seed_has_a_model(recipe: Path, tmp_path: Path) -> None:
-    arguments = ("--seeds", "2", "--lr", "1e30", "--clip", "0", "--out", tmp_path / "out")
+    arguments = ("--seeds", "2", "--lr", "1e30", "--out", tmp_path / "out")
     for _ in range(2):
         said = f"{tmp_path / 'out'}: no seed has a model: the loss is not finite"
         run("run", recipe, *arguments).refused(said)

@@ -72,9 +72,7 @@ def load_task_model(
     if dropout is not None:
         setting = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
         if not hasattr(config, setting) and setting != "cls_dropout":
-            raise UserError(
-                f"--classifier-dropout: {config.model_type} models have no such dropout"
-            )
+            raise UserError(f"classifier_dropout: {config.model_type} models have no such dropout")
         setattr(config, setting, dropout)
     model = load_weights(auto_class, name, config, new_head=labels is not None, **options)
     _reorder_classes(model, old_labels)
