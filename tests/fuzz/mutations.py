@@ -207,13 +207,12 @@ def _changed(draw: Any, value: Any) -> Any:
     return changed
 
 
-def fuzz(content: bytes, check: Callable[[bytes], None], parts: int = 1) -> None:
-    """Call ``check`` with damaged contents; a test with several calls (``parts``) shares the
-    examples among them."""
+def fuzz(content: bytes, check: Callable[[bytes], None]) -> None:
+    """Call ``check`` with damaged contents."""
 
     @seed(0)
     @settings(
-        max_examples=max(2, EXAMPLES // parts),
+        max_examples=EXAMPLES,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
