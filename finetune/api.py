@@ -125,8 +125,8 @@ def train(
     It sets the random state of Python, NumPy and torch for good, as transformers' Trainer does.
 
     Args:
-        task: The settings of a task, such as ``TagConfig(model="roberta-base", epochs=3)``. Or its
-            name (``"classify"``, ``"nli"``, ``"tag"``, ``"ner"``, …), with ``settings``.
+        task: The name of a task (``"classify"``, ``"nli"``, ``"tag"``, ``"ner"``, …), or its
+            settings, such as ``TagConfig(model="roberta-base", epochs=3)``.
         data: A folder, a file, or the id of a data set on the hub. Or data in memory: a
             ``datasets.DatasetDict`` or ``Dataset``, a data frame of pandas or polars, a list of
             dicts, a dict of these by split, or a ``finetune.Dataset``. Without a validation split,
@@ -140,8 +140,8 @@ def train(
             such as ``"focal"``.
         overwrite: Replace the run in ``out``, if there is one: its model is deleted first.
         quiet: Show no progress.
-        settings: Settings of the task, such as ``batch_size=16``. ``out`` names the folder; the
-            default is a new one in ``runs``.
+        settings: Settings of the task, such as ``batch_size=16``; they replace those of ``task``.
+            ``out`` names the folder; the default is a new one in ``runs``.
 
     Returns:
         The run, with its folder, scores and predictor, on every process.
@@ -204,18 +204,13 @@ def _config(
     named = {"data": IN_MEMORY if in_memory else data and str(data), **settings}
     named = {name: value for name, value in named.items() if value is not None}
     if isinstance(task, TrainConfig):
-        name, config_class = _name_of(task), type(task)
-        if more := named.keys() - {"data"}:
-            raise UserError(
-                f"{min(more)} is a setting: give it to {config_class.__name__}({min(more)}=…), and "
-                "leave it out of the call."
-            )
+        name, config_class, defaults = _name_of(task), type(task), type(task)()
         values = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-        defaults = config_class()
-        named |= {k: v for k, v in values.items() if v != getattr(defaults, k)} | named
+        changed = {k: v for k, v in values.items() if v != getattr(defaults, k)}
     else:
-        name, config_class = task, _config_class(task)
-        named = _settings(config_class, named)
+        name, config_class, changed = task, _config_class(task), {}
+    settings = _settings(config_class, named)
+    named = {**settings, **changed, **settings}  # in the order of the call
     return name, config_class(**named), named, data if in_memory else None
 
 
@@ -235,16 +230,10 @@ def _settings(config_class: type[TrainConfig], named: Mapping[str, Any]) -> dict
     return settings
 
 
-def _config_class(task: Any) -> type[TrainConfig]:
-    if not isinstance(task, str):
-        raise UserError(
-            f"the task must be settings such as finetune.TagConfig(), or one of "
-            f"{', '.join(CONFIGS)}, not {task!r:.60}."
-        )
+def _config_class(task: str) -> type[TrainConfig]:
     if task not in CONFIGS:
-        raise UserError(
-            f"unknown task {task!r}.{did_you_mean(task, CONFIGS)} Tasks are {', '.join(CONFIGS)}."
-        )
+        hint = did_you_mean(str(task), CONFIGS)
+        raise UserError(f"unknown task {task!r}.{hint} Tasks are {', '.join(CONFIGS)}.")
     return CONFIGS[task]
 
 
@@ -299,7 +288,8 @@ def train_once(
         task, dataset = on_all_processes(lambda: load_task(config, task_name, data))
         if recipe_run:
             recipe_run.check_splits(dataset.scored_splits)
-        _describe(task, dataset, reporter)
+        for line in describe(task, dataset):
+            reporter.log(line, once=True)
         result = fit(
             task, dataset, config, folder, reporter, callbacks=callbacks, metrics=metrics, loss=loss
         )
@@ -395,7 +385,8 @@ def search(
     folder = search_folder(config, name, trials, minutes)
     with hold(folder):
         search = Search(folder, name, config, space, data, metrics=metrics, reporter=reporter)
-        _describe(*search.loaded, reporter)
+        for line in describe(*search.loaded):
+            reporter.log(line, once=True)
         search.run(trials, minutes, lambda: write_search(search))
         best = search.best_config()
         # The trial resumes after its last step, now with the test split, and takes no further step.
@@ -519,7 +510,8 @@ def distill(
     config, data = new_student(loaded, model, data, settings)
     with _opened(config, reporter) as (folder, reporter):
         task, dataset = load_student(loaded, config, data)
-        _describe(task, dataset, reporter)
+        for line in describe(task, dataset):
+            reporter.log(line, once=True)
         result = fit_student(
             task, dataset, config, folder, reporter, loaded, distillation or Distillation(), layers
         )
@@ -563,11 +555,6 @@ def _finished(
     # last: now the run is finished
     write_run_readme(config, result, outcome, command, repeatable=repeatable)
     return TrainedRun(result.folder, result.metrics, outcome, tuple(result.notes), tuple(summary))
-
-
-def _describe(task: Task, data: Dataset, reporter: Reporter) -> None:
-    for line in describe(task, data):
-        reporter.log(line, once=True)
 
 
 def describe(task: Task, data: Dataset) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ def imported(path: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-class Registry(Mapping[str, T], Generic[T]):
+class Registry(Mapping[str, T]):
     """Objects by name, each imported where it is looked up.
 
     >>> registry = Registry[type]({"span": "finetune.types:Span"})
@@ -30,10 +30,6 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         return cast(T, imported(self.paths[name]))
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Import the object, or return ``default`` without such a name; errors of imports stay."""
-        return self[name] if name in self.paths else default
 
     def __contains__(self, name: object) -> bool:
         return name in self.paths
@@ -178,25 +174,14 @@ PREDICTION_TYPES = {
 """The prediction types of an extension, by the key of a row that has them."""
 
 
-class ListPaths(NamedTuple):
-    """Import paths of the functions for files that list recipes."""
-
-    command: str
-    """The command of `finetune run FILE`, for its help."""
-    parse: str
-    """A function from the file and the other arguments to the command."""
-    lines: str
-    """A function from the file to the lines on it in `finetune run`."""
-
-
-LISTS = {
-    "tasks": ListPaths(
-        "finetune.suites.commands:SuiteRun",
-        "finetune.suites.commands:parse_suite",
-        "finetune.suites.definition:suite_lines",
-    )
-}
-"""Files of an extension that list recipes, by the key of the list; they name no `task`."""
+SUITE_KEY = "tasks"
+"""The key under which the file of a suite lists its recipes; it names no `task`."""
+SUITE_COMMAND = "finetune.suites.commands:SuiteRun"
+"""The command of `finetune run FILE`, for its help."""
+SUITE_PARSE = "finetune.suites.commands:parse_suite"
+"""A function from the file and the other arguments to the command."""
+SUITE_LINES = "finetune.suites.definition:suite_lines"
+"""A function from the file to the lines on it in `finetune run`."""
 
 OPTIONAL_PACKAGES = {
     "fastapi": "fastapi>=0.115",

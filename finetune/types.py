@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
@@ -154,13 +154,9 @@ class TextExample:
         """The text that other examples may share, if there is one."""
         return None
 
-    def gold_labels(self) -> list[str] | None:
-        """The labels, or None without gold."""
-        return self.labels_of(*(getattr(self, name) for name in self.GOLD))
-
     @staticmethod
     def labels_of(label: Any) -> list[str] | None:
-        """The labels of an example with this label."""
+        """The labels of an example with this label, or None without gold."""
         if label is None:
             return None
         return list(label) if isinstance(label, tuple) else [str(label)]
@@ -318,13 +314,9 @@ class TokenExample:
         """The document, which other sentences share; None without."""
         return self.document
 
-    def gold_labels(self) -> list[str] | None:
-        """The labels of the relations, spans or words, or None without gold."""
-        return self.labels_of(self.relations, self.spans, self.misaligned, self.tags)
-
     @staticmethod
     def labels_of(relations: Any, spans: Any, misaligned: Any, tags: Any) -> list[str] | None:
-        """The labels of an example with these values of ``GOLD``."""
+        """The labels of the relations, spans or words with these values of ``GOLD``."""
         if relations is not None:
             return [relation.label for relation in relations]
         if spans is not None:
@@ -372,7 +364,7 @@ def _example_dict(example: Example, gold: Any, **shown: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None} | {"gold": gold}
 
 
-class LabelSet:
+class LabelSet(tuple[str, ...]):
     """The label names of a model, in the order of its classes.
 
     Examples:
@@ -380,17 +372,20 @@ class LabelSet:
         1
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        is_list = isinstance(names, Iterable) and not isinstance(names, str)
-        self.names = tuple(names) if is_list else ()
-        if not is_list or not all(isinstance(name, str) for name in self.names):
+    _ids: Mapping[str, int]
+
+    def __new__(cls, names: Iterable[str]) -> Self:
+        """The names must be different texts."""
+        self = super().__new__(cls, names)
+        if isinstance(names, str) or not all(isinstance(name, str) for name in self):
             raise UserError(
                 f"labels must be a list of texts, such as ['a', 'b'], not {names!r:.60}"
             )
-        self._ids = {name: i for i, name in enumerate(self.names)}
-        if len(self._ids) != len(self.names):
-            repeated = next(n for n in self.names if self.names.count(n) > 1)
+        self._ids = {name: i for i, name in enumerate(self)}
+        if len(self._ids) != len(self):
+            repeated = next(name for name in self if self.count(name) > 1)
             raise UserError(f"label {repeated!r} occurs twice in the label set")
+        return self
 
     def id(self, name: str, where: str = "") -> int:
         """Look up the index of a label; ``where`` is its ``file:line`` for the error message."""
@@ -398,7 +393,7 @@ class LabelSet:
             return self._ids[name]
         raise UserError(
             f"{where}{': ' if where else ''}label {name!r} is not among the training labels "
-            f"({abbreviated(self.names)}).{did_you_mean(name, self.names)}"
+            f"({abbreviated(self)}).{did_you_mean(name, self)}"
         )
 
     def ids(self, names: Iterable[str], other: int) -> list[int]:
@@ -407,25 +402,10 @@ class LabelSet:
         return [find(name, other) for name in names]
 
     def __repr__(self) -> str:
-        return f"LabelSet({self.names})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LabelSet) and self.names == other.names
-
-    def __hash__(self) -> int:
-        return hash(self.names)
+        return f"LabelSet({super().__repr__()})"
 
     def __contains__(self, name: object) -> bool:
         return name in self._ids
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __getitem__(self, index: int) -> str:
-        return self.names[index]
 
 
 @record

@@ -18,9 +18,9 @@ from finetune.cli.help import command_help, options_of, overview
 from finetune.cli.options import Command
 from finetune.cli.output import show
 from finetune.cli.parsing import filled, is_option, parsed
-from finetune.config.recipes import is_multitask, listed_recipes
+from finetune.config.recipes import is_multitask, is_suite
 from finetune.config.tasks import CONFIGS
-from finetune.registry import LISTS, imported
+from finetune.registry import SUITE_COMMAND, SUITE_PARSE, imported
 from finetune.runtime.processes import (
     ReportedError,
     end_with_launcher,
@@ -158,8 +158,8 @@ def parse(arguments: Sequence[str]) -> Any:
         sys.exit(0)
     _require_command(name)
     path = words[0] if name == "run" and words and not is_option(words[0]) else None
-    if path is not None and (key := listed_recipes(path)) is not None:
-        return imported(LISTS[key].parse)(path, words[1:])
+    if path is not None and is_suite(path):
+        return imported(SUITE_PARSE)(path, words[1:])
     cls, defaults = _command(name, words, path)
     values = parsed(name if path is None else f"run {path}", cls, words)
     return filled(cls, values, defaults)
@@ -177,8 +177,8 @@ def _command(
         return command_class(name), None
     from finetune.cli.run import MultitaskOptions, recipe_command
 
-    if (key := listed_recipes(recipe)) is not None:
-        return imported(LISTS[key].command), None
+    if is_suite(recipe):
+        return imported(SUITE_COMMAND), None
     if is_multitask(recipe):
         return MultitaskOptions, None
     defaults = recipe_command(recipe)

@@ -22,12 +22,12 @@ from finetune.config.recipes import (
     find_recipes,
     find_suites,
     is_multitask,
-    listed_recipes,
+    is_suite,
     load_multitask,
     load_recipe,
 )
 from finetune.config.tasks import Resume
-from finetune.registry import LISTS, imported
+from finetune.registry import SUITE_LINES, imported
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError, abbreviated, quantity
 
@@ -188,8 +188,8 @@ def list_recipes(only: str | None = None) -> None:
 
 
 def _row(path: Path) -> list[str]:
-    if (key := listed_recipes(path)) is not None:
-        title, *_ = imported(LISTS[key].lines)(path)
+    if is_suite(path):
+        title, *_ = imported(SUITE_LINES)(path)
         return [path.stem, "", "", "", title]
     if is_multitask(path):
         configs = [config for _, config in load_multitask(path).tasks.values()]

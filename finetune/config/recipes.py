@@ -28,7 +28,7 @@ from finetune.config.tasks import (
     settings,
 )
 from finetune.config.values import converted, typed_values
-from finetune.registry import LISTS
+from finetune.registry import SUITE_KEY
 from finetune.types import UserError, abbreviated, did_you_mean
 
 NONE_PUBLISHED = "none published"
@@ -183,10 +183,10 @@ def _yaml_files(folder: str | Path) -> list[Path]:
     return sorted(folder.rglob("*.yaml"))
 
 
-def listed_recipes(path: str | Path) -> str | None:
-    """The key under which a file lists recipes, one of ``LISTS``; None for a recipe."""
+def is_suite(path: str | Path) -> bool:
+    """Whether a file lists recipes."""
     _, content, _ = open_recipe(path)
-    return next((key for key in content if key in LISTS and "task" not in content), None)
+    return SUITE_KEY in content and "task" not in content
 
 
 def is_multitask(path: str | Path) -> bool:
@@ -208,13 +208,15 @@ def load_recipe(path: str | Path) -> Recipe:
             f"{path} trains several tasks on one encoder, and a recipe of one task is needed here: "
             f"write one for each of its tasks, or train them together: finetune run {path}"
         )
-    if task is None and LISTS.keys() & content.keys():
+    if task is None and SUITE_KEY in content:
         raise UserError(f"{path} lists recipes, and is none: finetune run {path}")
     if task is None:
-        near = next((hint for key in content if (hint := did_you_mean(key, ("task", *LISTS)))), "")
+        near = next(
+            (hint for key in content if (hint := did_you_mean(key, ("task", SUITE_KEY)))), ""
+        )
         raise UserError(
-            f"{path}: names no `task`, as a recipe does, and has none of {', '.join(LISTS)}, as a "
-            f"list of recipes has.{near}"
+            f"{path}: names no `task`, as a recipe does, and has no {SUITE_KEY}, as a list of "
+            f"recipes has.{near}"
         )
     if not isinstance(task, str) or task not in CONFIGS:
         raise UserError(

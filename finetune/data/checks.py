@@ -517,8 +517,8 @@ def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
 def _conflicts(repeated: Examples, hashes: Sequence[int]) -> list[str]:
     firsts = dict.fromkeys(hashes, ("", None))  # location and gold of the first labeled text
     conflicts: dict[int, str] = {}
-    for key, row in zip(hashes, repeated, strict=True):
-        if row.gold_labels() is None or key in conflicts:
+    for key, row, labels in zip(hashes, repeated, repeated.golds(), strict=True):
+        if labels is None or key in conflicts:
             continue
         where, gold = firsts[key]
         if not where:

@@ -192,7 +192,7 @@ class Examples(Sequence[Any]):
         return values, np.concatenate(codes)
 
     def golds(self) -> Iterator[list[str] | None]:
-        """The labels of each example, as its ``gold_labels``."""
+        """The labels of each example, or None without gold."""
         return itertools.starmap(self.example_type.labels_of, self.columns(*self.example_type.GOLD))
 
     def gold_counts(self) -> tuple[Counter[str], int]:

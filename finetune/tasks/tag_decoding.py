@@ -92,7 +92,7 @@ class TagDecoder(Decoder):
             classes = self._best_classes(logs)
             probabilities = probabilities_of(classes, logs)
         check_complete(example, len(classes))
-        names = self.labels.names
+        names = self.labels
         tags = tuple(names[index] for index in classes.tolist())
         scores = tuple(probabilities.astype(float).tolist())
         spans = None if self.scheme is None else tuple(tags_to_spans(tags, self.scheme))
@@ -111,7 +111,7 @@ class TagDecoder(Decoder):
 
     def _best_classes(self, logs: np.ndarray) -> np.ndarray:
         classes: np.ndarray = logs.argmax(-1)
-        legal = start, end, pairs = log_transitions(self.labels.names, self.scheme)
+        legal = start, end, pairs = log_transitions(self.labels, self.scheme)
         if self.constrained and len(classes):
             costs = start[classes[0]] + end[classes[-1]] + pairs[classes[:-1], classes[1:]].sum()
             if costs < 0:

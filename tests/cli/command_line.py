@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from finetune.cli.help import options_of
 from finetune.cli.main import COMMANDS, command_class
 from finetune.config.tasks import CONFIGS
-from finetune.registry import LISTS, imported
+from finetune.registry import SUITE_COMMAND, SUITE_KEY, imported
 
 FILE = Path(__file__).with_suffix(".txt")
 
@@ -21,10 +21,7 @@ FILE = Path(__file__).with_suffix(".txt")
 def command_line() -> str:
     """Return the name, type and default of the options of each command; of all tasks, once."""
     options = {f"finetune {name}": [*_options(command_class(name))] for name in COMMANDS}
-    options |= {
-        f"finetune run ({key})": [*_options(imported(lists.command))]
-        for key, lists in LISTS.items()
-    }
+    options[f"finetune run ({SUITE_KEY})"] = [*_options(imported(SUITE_COMMAND))]
     tasks = [f"finetune {name}" for name in CONFIGS]
     shared = [line for line in options[tasks[0]] if all(line in options[task] for task in tasks)]
     for task in tasks:

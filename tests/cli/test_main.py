@@ -27,7 +27,6 @@ from finetune.cli.score import ScoreCommand
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.config.values import converted
-from finetune.registry import Registry
 from finetune.reporting import html
 from finetune.types import UserError
 from tests.command import run
@@ -265,14 +264,6 @@ def test_options_of_one_run_are_refused_for_several(tmp_path: Path):
     for option in ("--dry-run", "--seeds=2"):
         message = f"finetune run {tmp_path / 'two.yaml'}: unknown option {option!r}"
         run("run", tmp_path / "two.yaml", option).refused(message)
-
-
-def test_a_failed_import_is_no_missing_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry[object]({"part": "broken:part"})
-    assert registry.get("other") is None
-    monkeypatch.setattr("finetune.registry.imported", lambda path: {}[path])
-    with pytest.raises(KeyError, match="broken"):
-        registry.get("part")
 
 
 def test_names_of_transformers_in_python(tmp_path: Path) -> None:

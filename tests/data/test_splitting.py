@@ -73,7 +73,8 @@ def held(examples: list, share: float | None = None) -> tuple[list, list]:
 
 
 def counts(examples: list) -> Counter[str]:
-    return Counter(name for e in examples for name in set(e.gold_labels() or ("-",)))
+    golds = (e.labels_of(*(getattr(e, name) for name in e.GOLD)) for e in examples)
+    return Counter(name for labels in golds for name in set(labels or ("-",)))
 
 
 def test_hold_out_keeps_fractions_of_labels_and_needs_no_seed():

@@ -86,7 +86,7 @@ def test_pairs_of_texts_have_the_standard_labels(tmp_path: Path) -> None:
     config = config_of("nli", out=str(tmp_path / "nli"), **few)
     fit(*load_task(config, "nli"), config)
     predictor = Predictor(tmp_path / "nli")
-    assert predictor.task.state.labels.names == ("entailment", "neutral", "contradiction")
+    assert predictor.task.state.labels == ("entailment", "neutral", "contradiction")
     (prediction,) = predictor.predict([("Ada lives in Rome", "Ada is in Rome")])
     assert prediction.scores is not None and sum(prediction.scores.values()) == pytest.approx(1)
 

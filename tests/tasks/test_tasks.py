@@ -46,7 +46,7 @@ def gold_logits(task: Any, batch: Any) -> torch.Tensor:
         known = target != IGNORED
         logits[known, target[known]] = 12.0
         if task.state.config.crf:
-            return LinearChainCrf(task.state.labels.names, task.state.scheme)(logits)
+            return LinearChainCrf(task.state.labels, task.state.scheme)(logits)
         return logits
     if "start" in batch.targets:
         logits = torch.zeros(len(batch.input_ids), 2)

@@ -112,7 +112,7 @@ class CrfTagger(EncoderModel):
     def add_layers(self, width: int) -> None:
         """Add the layers of the head (``EncoderModel.add_layers``)."""
         self.encoder_prefix = f"tagger.{self.tagger.encoder_prefix}"
-        self.crf = LinearChainCrf(self.labels.names, self.config.scheme)
+        self.crf = LinearChainCrf(self.labels, self.config.scheme)
 
     def _hold(self, model: Any) -> Encoder:
         if model is None:

@@ -92,7 +92,7 @@ class PretrainedHead(Head):
         Raises:
             UserError: There is no such model or setting, or without ``labels`` no trained head.
         """
-        if labels is not None and cls.fixed_labels not in ((), LabelSet(labels).names):
+        if labels is not None and cls.fixed_labels not in ((), LabelSet(labels)):
             raise UserError(
                 f"labels of a {cls.__name__} must be {[*cls.fixed_labels]}, not {labels!r:.60}."
             )
