@@ -21,7 +21,6 @@ from finetune.types import Relation, quantity
 
 _TEXT_BOUND = re.compile(r"(T\S*)\t([^\t]+?) (\d+ \d+(?:;\d+ \d+)*) *(?:\t(.*))?")
 _RELATION = re.compile(r"R\S*\t(\S+) +[^\s:]+:(T\S*) +[^\s:]+:(T\S*)\s*")
-_SKIPPED_PREFIXES = tuple("REAMN*#")
 
 
 class _Standoff(NamedTuple):
@@ -132,11 +131,6 @@ def _read_standoff(path: Path, encoding: str) -> _Standoff:
             locations.append(where)
         elif match := _RELATION.fullmatch(line):
             relations.append((where, match.groups()))
-        elif line.startswith(_SKIPPED_PREFIXES):
-            num_skipped += 1
         elif line.strip():
-            raise DataError(
-                f"{where}: {line!r:.60} is not a line of standoff annotation: lines begin with T "
-                f"(for text) or one of {' '.join(_SKIPPED_PREFIXES)}."
-            )
+            num_skipped += 1
     return _Standoff(spans, locations, relations, num_skipped)

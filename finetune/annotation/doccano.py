@@ -37,7 +37,7 @@ def read_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
             positions = _characters(text, ends, where)
             values[column] = [[*pair, name] for pair, name in zip(positions, names, strict=True)]
     if "entities" in values and values.get("relations"):
-        values["relations"] = _relations(values["relations"], row["entities"], where)
+        values["relations"] = _relations(values["relations"], row["entities"])
     return values
 
 
@@ -53,17 +53,12 @@ def _characters(text: str, ends: list[Any], where: str) -> list[list[int]]:
     return [[int(end) for end in pair if end is not None] for pair in pairs]
 
 
-def _relations(relations: Any, entities: Any, where: str) -> list[dict[str, Any]]:
-    try:
-        index = {entity["id"]: number for number, entity in enumerate(entities)}
-        return [
-            {"subject": index[one["from_id"]], "object": index[one["to_id"]], "label": one["type"]}
-            for one in relations
-        ]
-    except (KeyError, TypeError):
-        raise DataError(
-            f"{where}: relations must have from_id, to_id and type, and the ids of entities."
-        ) from None
+def _relations(relations: Any, entities: Any) -> list[dict[str, Any]]:
+    index = {entity["id"]: number for number, entity in enumerate(entities)}
+    return [
+        {"subject": index[one["from_id"]], "object": index[one["to_id"]], "label": one["type"]}
+        for one in relations
+    ]
 
 
 def write_row(row: AnnotatedRow) -> dict[str, Any]:

@@ -9,7 +9,7 @@ characters of a text as Python does.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, merged
@@ -21,7 +21,6 @@ ANNOTATOR = "_annotator_id"
 """Column of the rows of all annotations."""
 ANNOTATION = "annotation_id"
 """Column of the rows of JSON-MIN, CSV and TSV."""
-_ABOUT_ANNOTATIONS = {ANNOTATION, "id", "annotator", "created_at", "updated_at", "lead_time"}
 
 
 def is_task(row: Mapping[str, Any]) -> bool:
@@ -32,16 +31,6 @@ def is_task(row: Mapping[str, Any]) -> bool:
 def is_annotation(row: Mapping[str, Any]) -> bool:
     """Whether a row is an annotation, so that it has no labels if none is in it."""
     return ANNOTATOR in row or ANNOTATION in row
-
-
-def result_columns(header: Collection[str], texts: Collection[str]) -> list[str] | None:
-    """The columns of JSON-MIN, CSV or TSV that may hold results, besides those of ``texts``.
-
-    None if the header is not of such an export.
-    """
-    if ANNOTATION not in header:
-        return None
-    return [name for name in header if name not in _ABOUT_ANNOTATIONS.union(texts)]
 
 
 def minimal_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,12 +50,8 @@ def task_rows(row: Mapping[str, Any], where: str) -> Iterator[Row]:
         yield Row(base, where)
 
 
-def _annotation(annotation: Any, where: str) -> dict[str, Any]:
-    results = annotation.get("result") if isinstance(annotation, Mapping) else None
-    if not isinstance(results, list) or not all(isinstance(result, Mapping) for result in results):
-        raise DataError(
-            f"{where}: {annotation!r:.60} is not an annotation of Label Studio: export as JSON."
-        )
+def _annotation(annotation: Mapping[str, Any], where: str) -> dict[str, Any]:
+    results = annotation["result"]
     row: dict[str, Any] = {ANNOTATOR: annotation.get("completed_by")}
     if annotation.get("was_cancelled"):
         row["answer"] = "ignore"

@@ -18,7 +18,7 @@ from finetune.data.labels import convert_labels
 from finetune.data.tables import Table, check_columns, open_text_table, read_file
 from finetune.data.tag_conversion import to_bio
 from finetune.data.token_rows import TokenRow, token_row, word_columns
-from finetune.types import TokenExample, abbreviated
+from finetune.types import TokenExample
 
 _SKIPPED_ANSWERS = ("reject", "ignore")
 """Values of the column ``answer`` of Prodigy with which an annotator excludes a row."""
@@ -85,23 +85,17 @@ def read_annotations(
             f"{file.name}: it has questions on contexts, and convert takes texts with labels or "
             "spans: name a column of texts with --columns text=NAME."
         )
-    of_texts = texts.HEADER_NAMES.difference(texts.LABEL_COLUMNS)
-    of_texts |= {roles[role] for role in ("text", "pair") if role in roles}
-    results = label_studio.result_columns(table.header, of_texts)
-    if results == []:  # as in the rows of its JSON
-        table.header = [*table.header, "label"]
-        rows = [row._replace(values={**row.values, "label": []}) for row in rows]
     kept = [row for row in rows if row.values.get("answer") not in _SKIPPED_ANSWERS]
     names = [_name(row) for row in rows if row.values.get("answer") in _SKIPPED_ANSWERS]
     skipped = counted(names, "that annotators rejected or ignored", "left out")
     of_words = roles.keys() & {"words", "tags", "spans"}
     read = _of_words if of_words or ("label" not in roles and _hold_words(rows)) else _of_texts
     annotations = read(table, kept, roles, list(skipped))
-    if results and read is _of_texts and table.read["label"] is None:
+    minimal = label_studio.ANNOTATION in table.header
+    if minimal and read is _of_texts and table.read["label"] is None:
         annotations.notes.append(
             "no column is known to hold the results of Label Studio: read as texts without gold; "
-            f"if they are in another one ({abbreviated(results)}), write --columns label=NAME or "
-            "spans=NAME"
+            "name their column with --columns label=NAME or spans=NAME"
         )
     return annotations
 
@@ -117,7 +111,7 @@ def rows_of_tool(value: Any, where: str) -> Iterator[Row]:
     elif label_studio.is_task(value):
         yield from label_studio.task_rows(value, where)
     elif "tokenized_text" in value:
-        yield Row(inclusive.gliner_row(value, where), where)
+        yield Row(inclusive.gliner_row(value), where)
     elif isinstance(value.get("accept"), list) and isinstance(value.get("options"), list):
         yield Row(value | {"label": _choice_of_prodigy(value)}, where)
     else:
@@ -149,8 +143,6 @@ def _hold_words(rows: Sequence[Row]) -> bool:
             return True
         labels = labels or values.get("label") not in (None, [])
         spans = spans or any(isinstance(values.get(name), list) for name in ("spans", "entities"))
-        is_annotated = doccano.COMMENTS in row.values or label_studio.is_annotation(row.values)
-        spans = spans or (is_annotated and values.get("label") == [])
     return spans and not labels
 
 
@@ -180,12 +172,6 @@ def _of_words(
 ) -> Annotations:
     columns = {role: name for role, name in columns.items() if role in token_rows.ROLES}
     chosen = dict(word_columns(table, columns, rows))
-    if chosen["spans"] is None and any(row.values.get("label") == [] for row in rows):
-        chosen["spans"] = "label"
-        notes.append(
-            "no row has a label or a span: read as texts without spans; for texts without labels "
-            "write --columns label=label"
-        )
     spans, relations = chosen["spans"], chosen["relations"]
     related = any(row.values.get(relations or "") for row in rows)
     sentences = []

@@ -111,9 +111,7 @@ def test_discontinuous_annotations_are_enveloped_and_counted(write, tmp_path):
         ("one\r\ntwo Ann Lee", "T1\tPER 8 15\tAnn Lee"),  # and as one
         ("\ufeffone Ann Lee", "T1\tPER 4 11\tAnn Lee"),  # a byte order mark as no character
         ("\ufeffone Ann Lee", "T1\tPER 5 12\tAnn Lee"),  # and as one
-        ("\ufeffone\r\nAnn Lee", "T1\tPER 5 12\tAnn Lee"),
         ("one\r\nAnn\r\nLee", "T1\tPER 5 13\tAnn  Lee"),
-        ("one Ann\nLee", "T1\tPER 4 11\tAnn Lee"),
         ("one Ann\nLee", "T1\tPER 4 11\tAnnLee"),  # line ends left out
         ("one Ann Lee", "T1\tPER 4 11"),
         ("one Ann Lee", "T1\tfull name 4 11\tAnn Lee"),
@@ -135,11 +133,9 @@ def test_characters_as_tools_count_them(write, text, annotation):
             "T1\tPER 0 3\tsee\nT2\tPER 5 8\tAnn\n",
             ["a.ann:2: a span has the text 'Ann', but characters 5 to 8 are 'nn '", "not bytes"],
         ),
-        ("😀😀 Ann ran", "T1\tPER 5 8\tAnn", ["has the text 'Ann'", "are 'n r'"]),
         ("a b c d", "T1\tX 0 1;4 5\ta d", ["has the text 'a d', but characters 0 to 5", "'a c'"]),
         ("Ann", "T1\tPER 2 2\t", ["a.ann:1: span 2 to 2 (PER) is empty"]),
         ("Ann", "T1 PER 0 3 Ann\n", ["a.ann:1", "is not a text-bound annotation: write T1<TAB>"]),
-        ("Ann", "\nX1\tAnn\n", ["a.ann:2: 'X1\\tAnn' is not a line of standoff annotation"]),
         (
             "Ann  ran",
             "T1\tPER 3 5\t  \n",
