@@ -118,8 +118,6 @@ def read_folds(folder: Path) -> OutOfFold:
             "--folds 5 --out runs/folds, and give that folder."
         )
     saved = read_object(path, {"folds": int})
-    if "folds" not in saved:
-        raise UserError(f"{path}: damaged: train with --folds 5 again.")
     examples, scores = list[TextExample](), list[Any]()
     for number in range(1, saved["folds"] + 1):
         run = RunFolder.open(folder / f"fold-1.{number}")

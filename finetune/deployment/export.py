@@ -43,8 +43,6 @@ class Export(Command):
         for option, value in (("--max-loss", self.max_loss), ("--data", self.data)):
             if value is not None and not self.int8:
                 raise UserError(f"{option} applies to --int8: add --int8, or leave it out.")
-        if self.max_loss is not None and not self.max_loss >= 0:
-            raise UserError(f"--max-loss must be 0 or more, not {self.max_loss:g}.")
         quiet_libraries()
         from finetune.deployment.onnx import MAX_LOSS, export_onnx
 

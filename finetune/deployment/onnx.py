@@ -250,11 +250,6 @@ def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -
     if metric not in scores:  # a custom one
         metric = DEFAULT_METRICS[task.state.prediction_type]
     before, after = scores[metric], _score(task, fresh, validation)[metric]
-    if not before:
-        raise UserError(
-            f"{metric} of the validation data is 0 before int8, so that no loss can be measured: "
-            "train the model longer, or name data of the same task with --data."
-        )
     loss = 100 * (before - after)
     if not loss <= max_loss:
         raise UserError(

@@ -183,12 +183,10 @@ class Geometry(PageOptions, EncodingOption, FormatOption, SeedOption, Command):
     texts: int = 1000
     """Number of lines of text to sample."""
     sentence: Annotated[tuple[str, ...], Help(group="data", common=True)] = ()
-    """Sentences whose attention is shown. Default: two sentences of the sample."""
+    """Sentences whose attention the page shows."""
 
     def run(self) -> None:
         """Print the geometry of each layer and write the files."""
-        if self.texts < 2:
-            raise UserError(f"--texts must be 2 or more, not {self.texts}.")
         self.check_out(self.data)
         quiet_libraries()
         from finetune.embeddings.geometry import print_geometry
@@ -260,13 +258,6 @@ class Wsd(LayersOption, EncodingOption, Command):
     """Run folder to write: sense vectors, scores and predictions."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Settings of the encoder."""
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        for name in ("prior", "glosses"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise UserError(f"--{name} must be a finite number of 0 or more, not {value}.")
 
     def run(self) -> None:
         """Fit sense vectors and score them."""

@@ -37,11 +37,9 @@ if TYPE_CHECKING:
     from finetune.embeddings.commands import Geometry
 
 MOST_TOKENS = 64
-"""Most tokens of a sentence whose attention is analyzed."""
+"""Most tokens of a sentence that the mixing ratio is averaged over."""
 NUM_SENTENCES = 50
 """Sentences of the sample that the mixing ratio is averaged over."""
-NUM_SHOWN, SHOWN_TOKENS = 2, 24
-"""Sentences of the sample that are shown, and most tokens of each."""
 TOP_DIMENSIONS = (1, 3, 10)
 """Numbers of largest dimensions whose share of the expected cosine is reported."""
 LAYERS_NOTE = (
@@ -92,7 +90,7 @@ def measure_geometry(
         embedder: With ``unit="word"`` and ``combine="none"``.
         lines: Lines of a corpus; a random sample of at most ``most`` is read.
         most: The size of the sample.
-        sentences: Texts whose attention is shown; by default two short ones of the sample.
+        sentences: Texts whose attention is shown.
         seed: Seed of all samples.
         reporter: Shows the progress.
         name: The name of the corpus in messages.
@@ -104,8 +102,7 @@ def measure_geometry(
         T] of ``weights`` and ``norms``, or the ``reason`` why there is no analysis.
 
     Raises:
-        UserError: There is too little text, or ``sentences`` are given and the family of the
-            encoder has no analysis of attention.
+        UserError: There is too little text.
     """
     sample = sample_lines(lines, most, seed)
     if len(sample) < 2:
@@ -117,8 +114,6 @@ def measure_geometry(
         for embedding in embedder.encode(measured, progress):
             raw.add(unit_vectors(embedding.vectors))
             standardized.add(unit_vectors(standardizer(embedding.vectors)))
-    if raw.count < 2:
-        raise UserError("geometry needs two or more words of text.")
     return {
         "model": embedder.tokenizer.name,
         "num_texts": len(measured),
@@ -135,8 +130,6 @@ def _attention(
     embedder: Embedder, lines: Sequence[str], sentences: Sequence[str], seed: int
 ) -> dict[str, Any]:
     if reason := reason_without_norms(embedder.encoder):
-        if sentences:
-            raise UserError(f"--sentence: no analysis of attention: {reason}.")
         return {"reason": reason, "mixing": [], "num_sentences": 0, "sentences": []}
     tokenizer = embedder.tokenizer
 
@@ -151,21 +144,12 @@ def _attention(
         batch = batch_to_device(pack([sequence]), embedder.device)
         return analyze_attention(embedder.encoder, batch)
 
-    chosen = tokenized(sentences)
-    for text, sequence in chosen:
-        if (size := len(sequence.input_ids)) > MOST_TOKENS:
-            raise UserError(
-                f"--sentence {text!r:.40}: {size} tokens are too many to show: write a sentence of "
-                f"at most {MOST_TOKENS}."
-            )
     candidates = tokenized(text for text in lines if len(text) <= 10 * MOST_TOKENS)
     short = [(t, s) for t, s in candidates if 3 <= len(s.input_ids) <= MOST_TOKENS]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
     mixing = [[float(block.mixing.mean()) for block in blocks(s)] for _, s in short]
-    if not chosen:
-        chosen = [(t, s) for t, s in short if len(s.input_ids) <= SHOWN_TOKENS][:NUM_SHOWN]
     analyzed: list[dict[str, Any]] = []
-    for text, sequence in chosen:
+    for text, sequence in tokenized(sentences):
         tokens = [tokenizer.tokenizer.decode([id]) for id in sequence.input_ids]
         analyzed.append({"text": text, "tokens": tokens, "weights": [], "norms": []})
         for block in blocks(sequence):

@@ -9,14 +9,13 @@ from __future__ import annotations
 import random
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finetune.cli.output import show
-from finetune.data.files import open_data
+from finetune.data.files import is_pipe, open_data
 from finetune.data.tables import read_file
 from finetune.data.texts import read_text_file
 from finetune.data.tokens import input_type_of, read_token_file
@@ -51,13 +50,12 @@ class Occurrence:
     label: str | None = None
 
 
-@dataclass
-class Occurrences:
+class Occurrences(NamedTuple):
     """A sample of occurrences, and the numbers of texts and of distinct occurrences by word."""
 
-    sample: list[Occurrence] = field(default_factory=list)
-    num_texts: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
+    sample: list[Occurrence]
+    num_texts: int
+    counts: dict[str, int]
 
 
 def parse_words(value: str) -> dict[str, tuple[str, ...]]:
@@ -74,8 +72,6 @@ def parse_words(value: str) -> dict[str, tuple[str, ...]]:
                 f"--word {value!r}: {item.strip()!r} is not a word: write words with commas "
                 "between them and their forms with slashes, such as bank/banks,die."
             )
-        if forms[0] in words:
-            raise UserError(f"--word {value!r}: {forms[0]!r} is named twice: name each word once.")
         words[forms[0]] = forms
     return words
 
@@ -87,12 +83,9 @@ def read_examples(
 
     Standard input (`-`) and pipes are read as texts.
     """
-    if file != "-" and not Path(file).exists():
-        raise UserError(f"--file {file}: no such file.")
-    stored = Path(file).is_file() or Path(file).is_dir()  # a pipe can be read once only
     if Path(file).is_file() and _has_senses(file, encoding):
         yield from read_sense_file(file, encoding)
-    elif stored and input_type_of(file, encoding) == "tokens":
+    elif file != "-" and not is_pipe(Path(file)) and input_type_of(file, encoding) == "tokens":
         yield from read_token_file(file, columns=columns, encoding=encoding)
     else:
         yield from read_text_file(file, columns=columns, pair=False, encoding=encoding)
@@ -127,33 +120,30 @@ def find_occurrences(
     Raises:
         UserError: A word does not occur.
     """
-    if limit < 1:
-        raise UserError(f"--most must be 1 or more, not {limit}.")
     forms: dict[tuple[str, ...], str] = {}
     for name, texts in words.items():
         for text in map(_fold, texts):
             forms |= dict.fromkeys((tuple(split_words(text)[0]), tuple(text.split())), name)
     uses: dict[str, list[Occurrence]] = {name: [] for name in words}
-    contexts = set()
-    result = Occurrences()
+    contexts, num_texts = set(), 0
     for example in examples:
-        result.num_texts += 1
+        num_texts += bool(example.line().strip())
         for occurrence in _find(example, forms):
             key = hash((occurrence.word, occurrence.words, occurrence.start))
             if key not in contexts:
                 contexts.add(key)
                 uses[occurrence.word].append(occurrence)
+    sample: list[Occurrence] = []
     for name, occurrences in uses.items():
         if not occurrences:
             raise UserError(
-                f"--word {name}: none of the {result.num_texts:,} texts has it: give other texts, "
+                f"--word {name}: none of the {num_texts:,} texts has it: give other texts, "
                 f"or its forms, such as {name}/{name.upper()}."
             )
         size = len(occurrences)
-        result.counts[name] = size
         numbers = sorted(random.Random(seed).sample(range(size), min(size, limit)))
-        result.sample += [occurrences[number] for number in numbers]
-    return result
+        sample += [occurrences[number] for number in numbers]
+    return Occurrences(sample, num_texts, {name: len(uses[name]) for name in uses})
 
 
 def _fold(text: str) -> str:

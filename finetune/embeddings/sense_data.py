@@ -143,12 +143,9 @@ def _with_items(tables: Tables) -> Tables:
 
 
 def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
-    gold = row["gold"] or []
-    if not conforms(gold, list[str]):
-        raise DataError(f"{where}: `gold` must be a list of senses, not {gold!r:.60}.")
     lemma, pos, key = row.get("lemma", ""), row.get("pos", ""), str(row.get("id", ""))
-    where = row.get("where", where)
-    return SenseTarget(0, 0, lemma, pos, _keys(gold), key, row.get("document"), where)
+    gold, where = _keys(row["gold"] or []), row.get("where", where)
+    return SenseTarget(0, 0, lemma, pos, gold, key, row.get("document"), where)
 
 
 def _read_gold(file: str, *, encoding: str, **columns: Any) -> list[SenseTarget]:

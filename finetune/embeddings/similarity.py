@@ -6,7 +6,6 @@ The pairs are of texts, of words in context, or of single words, which are read 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +22,7 @@ from finetune.data.sources import open_splits
 from finetune.data.tables import check_columns, open_text_table
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import open_embedder
-from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
+from finetune.embeddings.vectors import Array, Standardizer, unit_vectors
 from finetune.embeddings.words_in_context import (
     TARGET_ROLES,
     Characters,
@@ -118,14 +117,10 @@ def _number(label: Any) -> float | None:
 
 
 class Cosines(NamedTuple):
-    """The cosine of each pair [N], and the expected cosine of any two of the compared units.
-
-    ``name`` says which vectors they are of, as in ``layer 3, standardized``.
-    """
+    """The cosine of each pair [N], and of which vectors, as in ``layer 3, standardized``."""
 
     name: str
     values: Array
-    expected: float
 
 
 def compare_pairs(
@@ -151,7 +146,6 @@ def compare_pairs(
     layers = [f"layer {n}, " for n in embedder.layers] if embedder.combine == "none" else [""]
     kinds = ("raw", "standardized")[: len(scales)]
     names = [layer + kind for kind in kinds for layer in layers]
-    expected = [ExpectedCosine() for _ in scales]
     values = np.zeros((len(scales), len(layers), len(pairs)))
     vectors = _vectors(embedder, pairs)
     with reporter or Reporter(quiet=True) as progress:
@@ -159,31 +153,22 @@ def compare_pairs(
         for number, both in enumerate(zip(vectors, vectors, strict=True)):
             for index, scale in enumerate(scales):
                 units = unit_vectors(scale(np.stack(both)))
-                expected[index].add(units)
                 values[index, :, number] = (units[0] * units[1]).sum(axis=-1).clip(-1.0, 1.0)
             progress.update(number + 1)
-    means = np.concatenate([np.atleast_1d(e.contributions.sum(axis=-1)) for e in expected])
-    rows = values.reshape(-1, len(pairs))
-    return [Cosines(*of) for of in zip(names, rows, means.tolist(), strict=True)]
+    return [Cosines(*of) for of in zip(names, values.reshape(-1, len(pairs)), strict=True)]
 
 
 def _vectors(embedder: Embedder, pairs: Sequence[TextExample]) -> Iterator[Array]:
-    compared: deque[slice] = deque()  # the words to compare, of inputs that are read ahead
-
-    def inputs() -> Iterator[str | tuple[str, ...]]:
-        for pair in pairs:
-            targets = pair.targets or (None, None)
-            for text, target in zip(pair.texts(), targets, strict=True):
-                if embedder.unit == "text":
-                    compared.append(slice(1))
-                    yield text
-                else:
-                    words, offsets = split_words(text)
-                    compared.append(_location(pair.where, text, target, offsets))
-                    yield tuple(words)
-
-    for embedding in embedder.encode(inputs()):
-        yield embedding.vectors[compared.popleft()].mean(axis=0)
+    inputs, compared = list[str | tuple[str, ...]](), list[slice]()
+    for pair in pairs:
+        targets = pair.targets or (None, None)
+        for text, target in zip(pair.texts(), targets, strict=True):
+            words, offsets = split_words(text)
+            is_text = embedder.unit == "text"
+            inputs.append(text if is_text else tuple(words))
+            compared.append(slice(1) if is_text else _location(pair.where, text, target, offsets))
+    for embedding, location in zip(embedder.encode(inputs), compared, strict=True):
+        yield embedding.vectors[location].mean(axis=0)
 
 
 def _location(
@@ -266,7 +251,6 @@ def run_similarity(command: Similarity) -> None:
         scores = [
             {"vectors": measured.name}
             | estimates(command, ("spearman", "pearson"), gold, measured.values.tolist())
-            | {"expected cosine": measured.expected}
             for measured in cosines
         ]
     if command.out is not None:

@@ -18,14 +18,10 @@ from finetune.cli.options import (
     ReadingOptions,
     SeedOption,
 )
-from finetune.cli.output import check_output, inputs_of, quiet_libraries
+from finetune.cli.output import check_output, inputs_of, quiet_libraries, require_free
 from finetune.config.options import Help, argument
-from finetune.runtime.files import is_free
 from finetune.runtime.row_files import ROW_SUFFIXES
 from finetune.types import UserError
-
-MOST_SUBWORDS = 10_000_000
-"""Most subwords of a vocabulary: the memory of training grows with their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,22 +50,17 @@ class VocabularyCommand(EncodingOption, SeedOption, Command):
     """Lower-case the text. With --for it is lower-cased if the model does that."""
     for_: Annotated[str | None, Help(name="--for")] = None
     """Pretrained encoder that gets the new vocabulary; the folder then also contains the model."""
-    init: Literal["overlap", "similarity", "mean"] = "similarity"
+    init: Literal["overlap", "similarity"] = "similarity"
     """Initialization of the new embeddings. `overlap` copies the embeddings of subwords that are in
     both vocabularies and draws the others at random; `similarity` computes the others from similar
-    copied ones, by similarity in the text (FOCUS) or in --vectors (WECHSEL); `mean` gives all
-    subwords the mean of the old embeddings."""
+    copied ones, by similarity in the text (FOCUS) or in --vectors (WECHSEL)."""
     vectors: tuple[str, ...] = ()
     """Two files of aligned word vectors in word2vec's text format: for the language of the model,
     then for that of the text."""
 
     def run(self) -> None:
         """Train the vocabulary, write the folder and print how it covers the text."""
-        folder = Path(self.out)
-        if folder.is_file() or not is_free(folder):
-            raise UserError(f"--out {folder} exists: name another folder, or remove it.")
-        if not 1 <= self.size <= MOST_SUBWORDS:
-            raise UserError(f"--size must be from 1 to {MOST_SUBWORDS:,}, not {self.size}.")
+        require_free(self.out)
         if self.for_ is not None and (self.kind is not None or self.lowercase):
             raise UserError("--for reads text as its model does: leave --kind and --lowercase out.")
         if self.vectors and (self.for_ is None or self.init != "similarity"):
@@ -78,6 +69,8 @@ class VocabularyCommand(EncodingOption, SeedOption, Command):
             raise UserError(
                 "--vectors needs two files: of the language of the model, then of the text."
             )
+        if missing := [file for file in self.vectors if not Path(file).is_file()]:
+            raise UserError(f"--vectors {missing[0]}: no such file.")
         quiet_libraries()
         from finetune.pretraining.vocabulary import write_vocabulary
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.evaluation.items import Items, PredictionType, Tables, Wording
 from finetune.evaluation.metrics import Metric, item_counts, mean
@@ -53,12 +52,6 @@ def _read_gold(file: str, **reading: Any) -> Sequence[Any]:
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> MaskedPrediction:
     gold: Any = example.label or ()
-    lists = [row["subwords"], row.get("losses", ()), gold]
-    if not conforms(gold, tuple[str]) or len({*map(len, lists)}) > 1:
-        raise DataError(
-            f"{where}: subwords, losses and gold must be lists of the same length: name a "
-            "prediction file that finetune pretrain wrote."
-        )
     further = {name: row[name] for name in ("follows", "follows_score") if name in row}
     if row.get("boundary_losses") is not None:
         further["boundary_losses"] = tuple(row["boundary_losses"])

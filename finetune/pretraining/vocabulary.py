@@ -121,7 +121,7 @@ def train_tokenizer(
             text and special tokens to take. Accents stay, as some scripts write vowels with them.
 
     Raises:
-        UserError: ``size`` has no room for single characters or bytes, or there is no text.
+        UserError: ``size`` has no room for single characters or bytes.
     """
     backend = Tokenizer.from_str(like.backend_tokenizer.to_str())
     if isinstance(backend.normalizer, normalizers.BertNormalizer):
@@ -165,8 +165,6 @@ def train_tokenizer(
         raise no_room from error
     if len(tokenizer) > size:
         raise no_room
-    if len(tokenizer) <= len(special):
-        raise UserError("the text has no words to train a vocabulary on.")
     return tokenizer
 
 
@@ -230,7 +228,7 @@ def write_vocabulary(command: VocabularyCommand) -> None:
     if counts := saved.get("embeddings"):
         show(
             f"embeddings ({command.init}): {counts['copied']:,} copied, "
-            f"{counts['averaged']:,} averaged from similar ones, {counts['other']:,} "
-            + ("the mean of all" if command.init == "mean" else "drawn at random")
+            f"{counts['averaged']:,} averaged from similar ones, {counts['other']:,} drawn at "
+            "random"
         )
     show(f"wrote {command.out}")

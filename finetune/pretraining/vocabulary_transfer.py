@@ -3,7 +3,7 @@
 ``overlap`` copies the embedding of each subword that both vocabularies have. ``similarity`` also
 computes the other embeddings as weighted means of old embeddings, by the similarity of static
 vectors: FOCUS (Dobler & de Melo 2023) with vectors from the text, or WECHSEL (Minixhofer et al.
-2022) with word vectors of both languages. ``mean`` gives all subwords the mean of old embeddings.
+2022) with word vectors of both languages.
 """
 
 from __future__ import annotations
@@ -90,29 +90,21 @@ def subword_vectors(path: str | Path, tokenizer: SubwordTokenizer) -> Array:
     counts 1/r (Zipf). Zeros for subwords of no word, and special tokens.
 
     Raises:
-        DataError: There is no such file, or a line has more or fewer numbers, or infinite ones.
+        DataError: A line has more or fewer numbers.
     """
     file, words, rows = Path(path), list[list[str]](), list[Array]()
-    if not file.is_file():
-        raise DataError(f"--vectors {path}: no such file.")
     for number, text, _ in islice(read_lines(str(file), file), MOST_WORD_VECTORS + 1):
         word, *numbers = text.rstrip().split(" ")
         if number == 1 and len(numbers) == 1 and numbers[0].isdecimal():
             continue
         try:
-            with np.errstate(over="ignore"):  # becomes infinite
-                row = np.array(numbers, np.float32)
+            rows.append(np.array(numbers, np.float32).reshape(rows[0].shape if rows else -1))
         except ValueError:
-            row = np.full(1, np.nan)
-        if not len(row) or not np.isfinite(row).all() or len(row) != len((rows or [row])[0]):
             raise DataError(
-                f"{file}:{number}: {text!r:.60}: write a word and its vector, with as many "
-                "finite numbers as in the first line."
-            )
+                f"{file}:{number}: {text!r:.60}: write a word and its vector, with as many numbers "
+                "as in the first line."
+            ) from None
         words.append([word])
-        rows.append(row)
-    if not words:
-        raise DataError(f"{file}: there are no word vectors in it.")
     subwords = MultiLabelBinarizer(classes=range(len(tokenizer.tokenizer)), sparse_output=True)
     occurs = subwords.fit_transform([ids for (ids,) in tokenizer.raw_word_subwords(words)])
     weights = occurs.multiply(1 / np.arange(1, len(words) + 1)[:, None]).T.tocsr()
@@ -151,14 +143,14 @@ def embedding_weights(
     Args:
         old: The tokenizer of the encoder.
         new: The new tokenizer, trained like the old one.
-        init: ``overlap``, ``similarity`` or ``mean``.
+        init: ``overlap`` or ``similarity``.
         lines: The text of the new vocabulary, for ``similarity`` without ``vectors`` (FOCUS).
         vectors: Vectors of the old and of the new subwords in one space, for ``similarity``
             (WECHSEL).
     """
     shape = len(new.tokenizer), len(old.tokenizer)
     pairs = np.array(sorted(overlap(old, new).items()), dtype=np.int64)
-    if init == "mean" or vectors:  # special tokens alone are copied
+    if vectors:  # special tokens alone are copied
         pairs = pairs[np.isin(pairs[:, 0], new.tokenizer.all_special_ids)]
     copies = sparse.coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape).tocsr()
     if vectors:
@@ -215,13 +207,11 @@ def sparsemax(scores: Array) -> Array:
     return weights
 
 
-def new_rows(
-    weights: Any, old: Tensor, ordinary: Sequence[int], *, noise: float = 1.0, seed: int = 0
-) -> Tensor:
+def new_rows(weights: Any, old: Tensor, ordinary: Sequence[int], seed: int = 0) -> Tensor:
     """Compute the rows of a matrix [V, H] or bias [V] as weighted means of the old rows.
 
-    Rows without weights get the mean of the ``ordinary`` old rows; in a matrix plus their standard
-    deviation times Gaussian ``noise``.
+    Rows without weights get the mean of the ``ordinary`` old rows; in a matrix plus Gaussian noise
+    of their standard deviation.
     """
     old_rows = old.double().numpy()
     rows: Array = weights @ old_rows
@@ -229,22 +219,16 @@ def new_rows(
     rows[unknown] = ordinary_rows.mean(axis=0)
     if old.ndim == 2:
         drawn = np.random.default_rng(seed).standard_normal(rows[unknown].shape)
-        rows[unknown] += noise * ordinary_rows.std(axis=0) * drawn
+        rows[unknown] += ordinary_rows.std(axis=0) * drawn
     return torch.from_numpy(rows).to(old.dtype)
 
 
 def with_vocabulary(
-    name: str,
-    old: SubwordTokenizer,
-    new: SubwordTokenizer,
-    weights: Any,
-    *,
-    noise: float = 1.0,
-    seed: int = 0,
+    name: str, old: SubwordTokenizer, new: SubwordTokenizer, weights: Any, seed: int = 0
 ) -> Any:
     """Load the model of a checkpoint with another vocabulary, and with its masked-LM head if any.
 
-    Embeddings, output matrix and biases of subwords follow from ``weights``, ``noise`` and ``seed``
+    Embeddings, output matrix and biases of subwords follow from ``weights`` and ``seed``
     (``new_rows``). Raises UserError if the model does not exist, or counts positions from a padding
     id that the new vocabulary does not have.
     """
@@ -268,7 +252,7 @@ def with_vocabulary(
     model.resize_token_embeddings(num_new, mean_resizing=False)
     with torch.no_grad():
         for weight, rows in zip(_vocabulary_weights(model), before, strict=True):
-            weight.copy_(new_rows(weights, rows, ordinary, noise=noise, seed=seed))
+            weight.copy_(new_rows(weights, rows, ordinary, seed))
     for role in ("pad", "bos", "eos", "cls", "sep", "mask", "unk"):
         if getattr(model.config, f"{role}_token_id", None) is not None:
             setattr(model.config, f"{role}_token_id", getattr(new.tokenizer, f"{role}_token_id"))
@@ -292,8 +276,7 @@ def transfer(
     if len({of_language.shape[1] for of_language in vectors}) > 1:
         raise UserError("--vectors have different numbers of dimensions: name files in one space.")
     weights = embedding_weights(old, new, command.init, lines, vectors)
-    noise = float(command.init != "mean")
-    model = with_vocabulary(str(command.for_), old, new, weights, noise=noise, seed=command.seed)
+    model = with_vocabulary(str(command.for_), old, new, weights, command.seed)
     with quiet():
         model.save_pretrained(folder)
     other, copied, averaged = np.bincount(np.diff(weights.indptr).clip(max=2), minlength=3).tolist()

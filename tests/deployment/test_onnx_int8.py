@@ -18,7 +18,7 @@ from finetune.tasks import saved_task
 from finetune.types import TextExample, TokenExample
 from tests import fixtures as fx
 from tests.command import run
-from tests.small_data import write_jsonl, write_splits
+from tests.small_data import write_splits
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -43,7 +43,6 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     command = ("export", workdir, "--out", graph, "--int8")
     one_line(run(*command), "data in memory", "--data")
     one_line(run(*command[:-1], "--max-loss", "1"), "--max-loss applies to --int8")
-    one_line(run(*command, "--data", data, "--max-loss", "-1"), "--max-loss must be 0 or more")
     before = {path.name for path in tmp_path.iterdir()}
     lowest = iter([{"accuracy": 0.9}, {"accuracy": 0.894}])
     with monkeypatch.context() as patched:
@@ -157,12 +156,6 @@ def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
     save_data = data_of(tmp_path / "data")
     fx.train("classify", tmp_path / "run", data=save_data, steps=1).ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
-    other = [{"text": "anna", "label": "maybe"}, {"text": "smith", "label": "never"}]
-    write_jsonl(tmp_path / "other.jsonl", other)
-    one_line(
-        run(*command, "--data", f"validation={tmp_path / 'other.jsonl'}"),
-        "accuracy of the validation data is 0 before int8",
-    )
     one_line(run(*command, "--data", tmp_path / "data" / "train.jsonl"), "no validation split")
     (save_data / "validation.jsonl").unlink()
     one_line(run(*command), "changed since the training of")

@@ -104,13 +104,14 @@ def test_samples_are_the_same_for_a_seed():
     assert occurrences == find_occurrences(rows, parse_words("die"), limit=10)
     other = find_occurrences(rows, parse_words("die"), limit=10, seed=2)
     assert other.sample != occurrences.sample
-    occurrences = find_occurrences(texts("a die", "a die", "die, die"), parse_words("die"))
-    assert (len(occurrences.sample), occurrences.num_texts) == (3, 3), "a context counts once"
+    occurrences = find_occurrences(texts("a die", "a die", " ", "die, die"), parse_words("die"))
+    assert len(occurrences.sample) == 3, "a context counts once"
+    assert occurrences.num_texts == 3, "without blank lines"
 
 
-@pytest.mark.parametrize("word", ["", "die,", "bank/", "die,die/dies"])
+@pytest.mark.parametrize("word", ["", "die,", "bank/"])
 def test_errors(word: str):
-    with pytest.raises(UserError, match=r"is not a word|'die' is named twice"):
+    with pytest.raises(UserError, match="is not a word"):
         parse_words(word)
 
 
@@ -125,5 +126,5 @@ def test_files(tmp_path: Path):
     tagged = read_examples("examples/data/ner/test.conll")
     labels = {occurrence.label for occurrence in find_occurrences(tagged, {"": ["Jordan"]}).sample}
     assert labels >= {"PER", "LOC"}
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(UserError, match=r"none\.txt"):
         list(read_examples(str(tmp_path / "none.txt")))

@@ -27,7 +27,7 @@ TARGET = {"start": 0, "end": 1, "lemma": "b", "pos": "NOUN"}
             ({"targets": [target]}, "target of the 2 words.* pos NOUN, VERB, ADJ or ADV")
             for target in (
                 *(TARGET | {"start": 1, "end": end} for end in (1, 3)),
-                *(TARGET | change for change in ({"lemma": ""}, {"pos": "X"}, {"senses": [3]})),
+                *(TARGET | change for change in ({"pos": "X"}, {"senses": [3]})),
             )
         ),
     ],
@@ -71,12 +71,8 @@ def test_example_inventory() -> None:
 
 
 def test_wrong_inventories(tmp_path: Path) -> None:
-    for folder, message in (
-        (tmp_path / "none", "no such folder"),
-        (tmp_path, "no index.sense in it"),
-    ):
-        with pytest.raises(UserError, match=message):
-            read_inventory(folder)
+    with pytest.raises(UserError, match=r"no index\.sense in it"):
+        read_inventory(tmp_path)
     (tmp_path / "index.sense").write_text("bank%1:14:00:: 00000000 1\n")
     with pytest.raises(UserError, match=r"index\.sense:1: .* is not a line of a sense index"):
         read_inventory(tmp_path)
