@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from finetune.config.tasks import TrainConfig
-from finetune.types import TENSORS, Batch, UserError
+from finetune.types import TENSORS, Batch
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 """The type of matrix products for each precision."""
@@ -47,8 +47,6 @@ def resolve_precision(config: TrainConfig, device: torch.device) -> str:
 
 def autocast(precision: str, device: torch.device) -> Any:
     """Run matrix products within a context in a precision; weights stay float32."""
-    if precision not in DTYPES:
-        raise UserError(f"precision {precision!r}: legal are {', '.join(DTYPES)}.")
     if DTYPES[precision] == torch.float32:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[precision])

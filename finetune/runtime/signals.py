@@ -1,10 +1,15 @@
-"""Ctrl-C, SIGTERM and SIGHUP: training ends after the current step, with a checkpoint."""
+"""Ctrl-C, SIGTERM and SIGHUP: training ends after the current step, with a checkpoint.
+
+A single process also ends an evaluation, which the resumed run does again.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +28,10 @@ class Interrupted(Exception):
         self.signal = number
 
 
+class _Stopped(BaseException):
+    """Ends the function of ``InterruptHandler.finishes``."""
+
+
 class InterruptHandler:
     """Context in which SIGNALS request a stop; a second Ctrl-C raises at once.
 
@@ -34,6 +43,7 @@ class InterruptHandler:
         self.accelerator = accelerator
         self.caught = 0
         """Number of the signal that this process caught, or 0."""
+        self.ends_function = False
         self.received: deque[tuple[Tensor, Any]] = deque(maxlen=2)
         self.previous: dict[int, Any] = {}
 
@@ -52,6 +62,21 @@ class InterruptHandler:
         if self.caught and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.caught = number
+        if self.ends_function:
+            self.ends_function = False
+            raise _Stopped
+
+    def finishes(self, function: Callable[[], None]) -> bool:
+        """Call a function; return whether it finished, as a request of a single process ends it."""
+        with contextlib.suppress(_Stopped):
+            try:
+                self.ends_function = self.accelerator.num_processes == 1
+                if not (self.ends_function and self.caught):
+                    function()
+                    return True
+            finally:
+                self.ends_function = False
+        return False
 
     def interrupted(self, message: str) -> Interrupted:
         """Make the exception of a stop. A process that caught no signal counts as terminated."""

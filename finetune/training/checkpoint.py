@@ -31,6 +31,8 @@ class Progress:
     step: int = 0
     best_score: float | None = None
     best_step: int = 0
+    unevaluated: bool = False
+    """Whether a signal has ended the evaluation after the step."""
 
 
 @dataclass

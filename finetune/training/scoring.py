@@ -26,6 +26,7 @@ from finetune.models.master_weights import MasterWeights, cast_weights
 from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.progress import Reporter
+from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import calibrate
 from finetune.tasks.definition import starting_commit
@@ -194,23 +195,35 @@ class Scorer:
         step, schedule = self.progress.step, self.data.schedule
         return step == schedule.num_steps or step % schedule.eval_every == 0
 
-    def evaluate(self) -> None:
+    def evaluate(self, interrupt: InterruptHandler | None = None) -> None:
         """Score the validation split, save the model if it is the best yet, report its scores.
 
-        A head that is fitted to the encoder is fitted before, also without validation.
+        A head that is fitted to the encoder is fitted before, also without validation. If a signal
+        of ``interrupt`` ends the predictions, the evaluation is left to the resumed run.
         """
         progress, folder, split = self.progress, self.folder, self.data.validation
-        if (fit_classifier := self.task.fit_classifier) is not None:
-            train = self.data.splits["train"]
-            with self.masters.float32():
-                vectors = decision_vectors(self.task, self.model, train, folder.accelerator)
-                fit_classifier(self.model, train, vectors)
+        predictions = list[tuple[Sequence[Example], list[Prediction]]]()
+
+        def fit_and_predict() -> None:
+            if (fit_classifier := self.task.fit_classifier) is not None:
+                train = self.data.splits["train"]
+                with self.masters.float32():
+                    vectors = decision_vectors(self.task, self.model, train, folder.accelerator)
+                    fit_classifier(self.model, train, vectors)
+            if split is not None:
+                predictions.append(self._predict(split))
+
+        if interrupt is None:
+            fit_and_predict()
+        progress.unevaluated = interrupt is not None and not interrupt.finishes(fit_and_predict)
+        if progress.unevaluated:
+            return
         if split is None:
             progress.best_step = progress.step
             self._save_best()
             self.notify_saved(folder.best)
             return
-        examples, predicted = self._predict(split)
+        examples, predicted = predictions[0]
         metrics = self._scores(examples, predicted)
         score = self._selection_score(metrics)
         # of equal scores the later, which has a lower learning rate

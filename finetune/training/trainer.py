@@ -90,10 +90,6 @@ def fit(
             to resume.
         Interrupted: After Ctrl-C or SIGTERM, once the checkpoint is written.
     """
-    if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
-        raise UserError(
-            f"callbacks must be a list of objects of finetune.Callback, not {callbacks!r:.60}."
-        )
     with contextlib.ExitStack() as opened:
         folder = folder or opened.enter_context(open_run(config))
         reporter = reporter or Reporter(quiet=not folder.accelerator.is_main_process)
@@ -207,6 +203,12 @@ def _train(  # noqa: C901 (the whole course is in one place)
                 models = tasks_and_models(task, model)
                 save_checkpoint(fresh, models, masters, optimizer, state)
 
+        # the evaluations that a signal has ended
+        for scorer in scorers.values():
+            if scorer.progress.unevaluated:
+                scorer.evaluate()
+        model.train()
+
         # the steps
         if not state.finished:
             reporter.start("training", schedule.num_steps, state.step)
@@ -220,15 +222,16 @@ def _train(  # noqa: C901 (the whole course is in one place)
                     stop, line = interrupt.should_stop(), ""
                     saving = stop or state.finished or state.step % schedule.save_every == 0
                     if saving or scorer.is_due or state.step % log_every == 0:
-                        for logged in scorers.values() if saving else [scorer]:
-                            steps, wait = logged.progress.step, saving or scorer.is_due
-                            line = logged.log.flush(steps, optimizer, wait=wait)
+                        wait = saving or scorer.is_due
+                        line = scorer.log.flush(scorer.progress.step, optimizer, wait=wait)
                     reporter.update(state.step, line)
                     if scorer.is_due:
-                        scorer.evaluate()
+                        scorer.evaluate(interrupt)
                         model.train()
-                    if saving:
+                        stop = stop or scorer.progress.unevaluated
+                    if saving or stop:
                         for written in scorers.values():
+                            written.log.flush(written.progress.step, optimizer, wait=True)
                             if written.folder is not folder:
                                 written.folder.wait()  # a checkpoint names only models on disk
                         state.loss_scale = step.scaler.state_dict()

@@ -7,11 +7,15 @@ files, and real processes.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from finetune.training import scoring
 from tests import fixtures as fx
 from tests.command import Outcome, run
 from tests.training.stopping import Killed, at_step, interrupt_in_step
@@ -144,6 +148,26 @@ def test_a_run_continues_bit_equal(
     monkeypatch.chdir(workdir)
     monkeypatch.setattr("finetune.models.sparse_embedding.MOST_OCCURRING", 1.0)
     check_bit_equal(command, 3, ("--resume",))
+
+
+def test_a_signal_ends_an_evaluation(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resumed run has this evaluation, with the weights of then."""
+    monkeypatch.chdir(workdir)
+    command, predicted = "classify --data sentiment", scoring.predict
+
+    def stopped(task: Any, model: Any, examples: Any, *more: Any, **options: Any) -> Any:
+        if model.training and len(examples) > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the evaluation goes on")
+        return predicted(task, model, examples, *more, **options)
+
+    carry_out(command, "undisturbed").ok()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "predict", stopped)
+        outcome = carry_out(command, "disturbed")
+    assert outcome.code == 143 and "stopped at step 3" in outcome.err, outcome.err
+    carry_out(command, "disturbed", "--resume").ok()
+    assert content("disturbed") == content("undisturbed")
 
 
 @pytest.mark.slow
