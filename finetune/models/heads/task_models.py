@@ -59,14 +59,14 @@ def load_task_model(
     Raises:
         UserError: If there is no such model or setting, or the weights do not match.
     """
+    if "num_labels" in options:  # as in transformers
+        raise UserError('num_labels: name the labels instead, such as labels=["no", "yes"].')
     if problem == "regression" and labels is not None and len(labels) != 1:
         raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
     config = load_config(name, **options)
     require_class(auto_class, name, config)
     old_labels = dict(config.id2label)
     if labels is not None:
-        if not labels:
-            raise UserError("a head needs at least one label")
         config.update(label_settings(labels))
         config.problem_type = None if problem is None else PROBLEM_TYPES[problem]
     if dropout is not None:
