@@ -119,8 +119,6 @@ class Embedder:
         for option, value in {"unit": unit, "combine": combine, "pooling": pooling}.items():
             if not conforms(value, legal[option]):
                 raise UserError(f"{option} must be {description(legal[option])}, not {value!r}.")
-        if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens > 0):
-            raise UserError(f"max_tokens must be a whole number above 0, not {max_tokens!r}.")
         name, words = str(model), unit == "word"
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         self.encoder: Encoder

@@ -74,7 +74,7 @@ def attend(
     multiple of K (grouped-query attention: Ainslie et al., 2023), give [1, T, A, D], and None for
     the weights. ``scaling`` None is 1 / sqrt(D). Tokens attend to others less than
     ``sliding_window`` positions away (the local layers of ModernBERT). ``UserError`` if the call
-    would attend across sequences, or does not match its layout.
+    would attend across sequences.
     """
     if layout is None:
         raise UserError(f"{type(module).__name__} got a packed row without its layout")
@@ -82,16 +82,8 @@ def attend(
         query, key = query.to(value.dtype), key.to(value.dtype)
     if (times := query.shape[1] // key.shape[1]) > 1:
         key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
-    num_tokens = layout.num_tokens
-    if query.shape[0] != 1 or query.shape[2] != num_tokens or key.shape != query.shape:
-        raise UserError(
-            f"a packed layout of {num_tokens} tokens in one row got queries {list(query.shape)} "
-            f"and keys {list(key.shape)}"
-        )
     if attention_mask is not None:
         raise UserError("a packed row takes no attention mask: its layout has the boundaries")
-    if getattr(module, "is_causal", False):
-        raise UserError(f"{type(module).__name__} attends causally; packing is for encoders")
     call = PackedCall(layout, dropout, scaling, sliding_window)
     if _flash_supports(query):
         compute = _flash

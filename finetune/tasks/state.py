@@ -83,11 +83,16 @@ class TaskState(Decoder):
         return as_example(index, item, type, pairs=self.pairs, where=where)
 
     def checked(self, example: Example) -> Example:
-        """Add the location to an example; raise UserError if the model cannot read it."""
+        """Add the location to an example, and leave its gold out, which the model may lack.
+
+        Raises UserError if the model cannot read it.
+        """
         if not example.where:
             example = replace(example, where=f"input {example.id}")
         self.config.description.require_examples(type(example), f"{example.where}: the examples")
-        return example if isinstance(example, TokenExample) else check_pair(example, self.pairs)
+        if isinstance(example, TokenExample):
+            return replace(example, tags=None)
+        return check_pair(replace(example, label=None), self.pairs)
 
     @property
     def metric(self) -> str:

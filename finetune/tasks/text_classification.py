@@ -50,7 +50,7 @@ from finetune.tasks.class_losses import (
 )
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.state import TaskState
-from finetune.types import Batch, Example, LabelSet, TextExample, TextPrediction
+from finetune.types import Batch, LabelSet, TextExample, TextPrediction
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
@@ -72,11 +72,6 @@ class TextState(TaskState, TextDecoder):
 
     def __post_init__(self) -> None:
         read_thresholds(self.thresholds, self.threshold_labels)
-
-    def checked(self, example: Example) -> Example:
-        """As in every task; labels of inputs, which the model may lack, are left out."""
-        example = super().checked(example)
-        return replace(example, label=None) if isinstance(example, TextExample) else example
 
     @property
     def threshold_labels(self) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -37,7 +37,6 @@ from finetune.tasks.word_task import WordState, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
-    Example,
     LabelSet,
     TokenExample,
     TokenPrediction,
@@ -62,11 +61,6 @@ class TagState(WordState, TagDecoder):
     @property
     def prediction_type(self) -> str:
         return "tags" if self.scheme else "plain tags"
-
-    def checked(self, example: Example) -> Example:
-        """As in every task; tags of inputs, which may be of another scheme, are left out."""
-        example = super().checked(example)
-        return replace(example, tags=None) if isinstance(example, TokenExample) else example
 
     @property
     def constrained(self) -> bool:  # type: ignore[override]  # an attribute of what is restored

@@ -17,7 +17,6 @@ from finetune.data.tokens import read_gold
 from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
-from finetune.preprocessing import marked_spans
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
@@ -86,14 +85,6 @@ def test_markers_surround_the_spans(family: str, subject, object, expected: str)
     order = ["@", "#"] if expected.index("@*") < expected.index("#^") else ["#", "@"]
     assert (marks, num_cut) == (order, 0)
     assert [ids[row] == markers.subject_id for row in represents] == [m == "@" for m in order]
-
-
-def test_a_vocabulary_without_punctuation_has_no_markers(monkeypatch: pytest.MonkeyPatch):
-    """As one that `finetune vocabulary` trains on normalized text."""
-    tokenizer = SubwordTokenizer.from_pretrained(fx.checkpoint(dropout=0.0), words=True)
-    monkeypatch.setattr(marked_spans, "MARKS", "@#*")
-    with pytest.raises(UserError, match=r"lacks punctuation .* \(four of @ # \*\): choose another"):
-        Markers(tokenizer)
 
 
 def test_long_sentences_keep_the_words_near_the_pair():

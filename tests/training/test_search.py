@@ -24,7 +24,6 @@ from finetune.training.run_folder import Diverged
 from finetune.training.search import (
     Search,
     _Prune,
-    _require_legal,
     default_space,
     failure,
     parse_space,
@@ -207,16 +206,6 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(tmp_path: Pa
     assert found.run.metrics["test"]["cost"] == 0.5 and found.run.predictor.predict(["good film"])
     with pytest.raises(UserError, match="no setting 'spaces'"):
         finetune.search("classify", rows, spaces=3)
-    space = {"label_smoothing": [0.1, 0.2], "few_shot": [True]}
-    with pytest.raises(UserError, match="no combination of these values is legal, such as --label"):
-        finetune.search("classify", rows, space=space, out=str(tmp_path / "none"))
-
-
-def test_a_range_of_which_some_values_are_legal_is_legal() -> None:
-    for bounds in ("16:64", "64:128"):
-        _require_legal(CONFIGS["ner"](max_width=30), parse_space("ner", {"max_length": bounds}))
-    with pytest.raises(UserError, match=r"no combination .* --max-width 30 exceeds"):
-        _require_legal(CONFIGS["ner"](max_width=30), parse_space("ner", {"max_length": "16:20"}))
 
 
 def command_line(out: Path, trials: int) -> list[str]:

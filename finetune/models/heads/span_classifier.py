@@ -59,8 +59,6 @@ class SpanClassifierConfig(EncoderModelConfig):
             raise UserError(
                 f"max_width must be the widest span in words, 1 or more, not {self.max_width}"
             )
-        if not self.id2label:
-            raise UserError("span NER needs at least one label")
 
 
 class SpanClassifier(EncoderModel):
