@@ -1,10 +1,11 @@
-"""The scores in the Trainer of transformers."""
+"""The scores in other libraries: evaluate, and the Trainer of transformers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import evaluate
 import numpy as np
 import pytest
 import torch
@@ -13,12 +14,36 @@ from sklearn.metrics import f1_score as class_f1
 from transformers import AutoModelForTokenClassification, EvalPrediction, Trainer, TrainingArguments
 
 import finetune
+from finetune.evaluation.evaluate_modules import SPAN_F1
 from finetune.types import UserError
 from tests.tiny import save_tiny_checkpoint
 
 GOLD = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC"], ["O"]]
 ANSWERS = [["B-PER", "I-PER", "O", "I-LOC"], ["B-PER", "B-LOC"], ["O"]]
 LABELS = ["O", "I-PER", "B-PER", "I-LOC", "B-LOC"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> str:
+    return str(tmp_path / "metrics")
+
+
+def test_evaluate_of_tags(cache: str):
+    metric = evaluate.load(SPAN_F1, cache_dir=cache)
+    scores = metric.compute(predictions=ANSWERS, references=GOLD)
+    assert scores["span_f1_conll"] == pytest.approx(f1_score(GOLD, ANSWERS))
+    assert scores["span_f1_strict"] < scores["span_f1_conll"]
+    assert scores["span_f1_conll:LOC"] == 1.0 and scores["span_f1_conll:PER"] < 1
+    outside = metric.compute(predictions=[["S-PER"]], references=[["O"]], scheme="BIOES")
+    assert outside["span_f1_conll"] == 0.0
+    for answer, gold in zip(ANSWERS, GOLD, strict=True):
+        metric.add(prediction=answer, reference=gold)
+    assert metric.compute() == scores
+
+
+def test_evaluate_refuses(cache: str):
+    with pytest.raises(ValueError, match="do not spell entities"):
+        evaluate.load(SPAN_F1, cache_dir=cache).compute(predictions=[["N"]], references=[["N"]])
 
 
 def evaluated(predictions: Any, label_ids: Any) -> Any:

@@ -1,0 +1,1 @@
+"""F1 of entities; see ``span_f1.py``."""
