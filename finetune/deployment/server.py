@@ -73,9 +73,10 @@ class ServedModel:
             self.reader: Any = model
             self.predict: Any = model.predict_examples
         else:
+            source = model_folder(folder)  # a wrong name is told before torch is imported
             from finetune.inference.predictor import Predictor  # exports are served without torch
 
-            predictor = Predictor(model_folder(folder))
+            predictor = Predictor(source)
             task, labels = predictor.task.name, list(predictor.labels)
             self.reader, self.predict = predictor.task.state, predictor.predict
         if not self.reader.input_keys:
