@@ -557,13 +557,6 @@ def test_relations_have_no_advice_on_labels_of_spans(tmp_path: Path) -> None:
     assert done.code == 0 and "--multi-label" not in done.out + done.err
 
 
-def test_equal_labels_of_sentence_pairs_are_said(tmp_path: Path) -> None:
-    rows = [{"text": f"a {n}", "text_pair": f"b {n}", "label": 1.0} for n in range(9)]
-    data = f"train={write_jsonl(tmp_path / 'train.jsonl', rows)}"
-    done = fx.train("sentence", tmp_path / "run", data=data, objective="cosine")
-    assert "warning: all pairs of train have the label" in done.out + done.err
-
-
 def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
     rows = [
         {"tokens": ["a"], "tags": ["O"]},

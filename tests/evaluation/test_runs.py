@@ -347,7 +347,6 @@ def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], mess
 
 
 SPANS: dict = {"words": ["a"], "spans": [], "gold": {"spans": []}}
-SUBWORDS = {"subwords": ["a"], "losses": [1.0], "gold": ["a"]}
 DAMAGED: list[tuple[dict, str]] = [
     ({"answer": None, "withheld": 3, "gold": [{"text": "a"}]}, "withheld must be an answer, not 3"),
     ({"choice": None, "withheld": "x", "gold": 0}, "withheld must be the number of a choice"),
