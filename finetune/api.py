@@ -28,7 +28,7 @@ from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.runs import RunFolder
 from finetune.inference.predictor import Predictor
 from finetune.registry import install_command
-from finetune.reporting.environment import RunOutcome, saved_outcome, write_environment
+from finetune.reporting.environment import RunOutcome, write_environment
 from finetune.reporting.html import report_run, write_report
 from finetune.reporting.many_runs import write_best_recipe, write_search
 from finetune.reporting.model_card import write_run_readme
@@ -392,20 +392,18 @@ def search(
         # The trial resumes after its last step, now with the test split, and takes no further step.
         with open_run(best, search.accelerator) as writer:
             pin_model(writer.run, best)
-            if writer.run.is_finished:
-                run = TrainedRun(writer.path, writer.run.metrics, saved_outcome(writer.run))
-            else:
-                finished = train_once(
-                    name,
-                    replace(best, resume=True),
-                    data,
-                    command=command,
-                    folder=writer,
-                    reporter=reporter,
-                    metrics=metrics,
-                )
-                assert finished is not None, "this is the main process"
-                run = finished
+            if writer.run.is_finished:  # its checkpoint is removed, or was about to be
+                shutil.rmtree(writer.last, ignore_errors=True)
+            run = train_once(
+                name,
+                replace(best, resume=True),
+                data,
+                command=command,
+                folder=writer,
+                reporter=reporter,
+                metrics=metrics,
+            )
+            assert run is not None, "this is the main process"
             shutil.rmtree(writer.last, ignore_errors=True)
         recipe = write_best_recipe(search, command)
         write_search(search, run.metrics)

@@ -150,10 +150,6 @@ class TextExample:
         """The content without gold: all texts."""
         return tuple(self.texts())
 
-    def shared(self) -> str | None:
-        """The text that other examples may share, if there is one."""
-        return None
-
     @staticmethod
     def labels_of(label: Any) -> list[str] | None:
         """The labels of an example with this label, or None without gold."""
@@ -200,9 +196,6 @@ class Question(TextExample):
 
     GOLD: ClassVar[tuple[str, ...]] = ("answers",)
 
-    def shared(self) -> str | None:
-        return self.pair
-
     @staticmethod
     def labels_of(answers: Any) -> list[str] | None:
         """``ANSWERABLE`` or ``UNANSWERABLE``, or None without gold."""
@@ -232,9 +225,6 @@ class ChoiceQuestion(TextExample):
     def texts(self) -> list[str]:
         """The context, the question and the choices."""
         return [*TextExample.texts(self), *self.choices]
-
-    def shared(self) -> str | None:
-        return self.text if self.text.strip() else None
 
     CONTENT: ClassVar[tuple[str, ...]] = ("text", "pair", "label", "choices")
 
@@ -309,10 +299,6 @@ class TokenExample:
     def inputs(self) -> tuple[str, ...]:
         """The content without gold: the words."""
         return self.words
-
-    def shared(self) -> str | None:
-        """The document, which other sentences share; None without."""
-        return self.document
 
     @staticmethod
     def labels_of(relations: Any, spans: Any, misaligned: Any, tags: Any) -> list[str] | None:
@@ -537,10 +523,6 @@ class Prediction:
         """How unsure the model is; None without a measure."""
         return None
 
-    def ranked(self, example: Any) -> list[tuple[str, float, str]]:
-        """The most probable answers with their probability and mark: `right`, `wrong` or none."""
-        return []
-
     def _values(self) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -583,10 +565,6 @@ class TextPrediction(Prediction):
             values = [1 - abs(2 * p - 1) for p in self.scores.values()]
             return math.fsum(values) / len(values)
         return _one_less_margin(self.scores)
-
-    def ranked(self, example: Any) -> list[tuple[str, float, str]]:
-        best = sorted((self.scores or {}).items(), key=lambda item: -item[1])
-        return [(*item, "") for item in best[:4]]
 
     def without_temperature(self) -> Self:
         """Give the prediction its ``uncalibrated`` probabilities."""
@@ -639,13 +617,6 @@ class ChoicePrediction(Prediction):
     @property
     def value(self) -> int:
         return -1 if self.choice is None else self.choice
-
-    def ranked(self, example: Any) -> list[tuple[str, float, str]]:
-        if len(self.scores) != len(example.choices):
-            return []
-        marks = {self.value: "wrong", example.label: "right"}
-        pairs = enumerate(zip(example.choices, self.scores, strict=True))
-        return [(text, score, marks.get(number, "")) for number, (text, score) in pairs]
 
     @property
     def score(self) -> float:
@@ -837,13 +808,6 @@ class AnswerPrediction(Prediction):
     @property
     def value(self) -> str:
         return "" if self.answer is None else self.answer.text
-
-    def ranked(self, example: Any) -> list[tuple[str, float, str]]:
-        best = [(answer.text, answer.score, "") for answer in self.best or ()]
-        if self.no_answer_score is not None:
-            best.append((UNANSWERABLE, self.no_answer_score, ""))
-        known = [row for row in best if isinstance(row[1], float)]
-        return sorted(known, key=lambda row: -row[1])[:4]
 
     def abstain(self, least: float) -> Self:
         """Leave out the prediction, an answer or none, if its probability is below ``least``."""

@@ -23,7 +23,7 @@ import xxhash
 
 from finetune.data.columns import MappedTable, fields_of, stored, write_batches
 from finetune.runtime.progress import progress_task
-from finetune.types import EXAMPLES, ChoiceQuestion, Example, TextExample, TokenExample
+from finetune.types import EXAMPLES, ChoiceQuestion, Example, Question, TextExample, TokenExample
 
 if TYPE_CHECKING:
     import numpy as np
@@ -389,7 +389,7 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     def sums(numbers: Iterable[int]) -> Numbers:
         return np.bincount(owner, np.fromiter(numbers, np.float64, len(flat)), len(texts))
 
-    shared = (example.shared() for example in examples)
+    shared = map(_shared_text, examples)
     blank = sums(map(operator.not_, normalized)) > 0
     words = sums(map(_num_words, flat, normalized))
     cls = type(examples[0]) if examples else TextExample
@@ -407,6 +407,15 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
         "flags": BLANK * blank + DAMAGED * damaged,
     }
     return {name: stats[name].astype(type) for name, type in COLUMN_STATS.items()}
+
+
+def _shared_text(example: Example) -> str | None:
+    """The document or text that other examples may share."""
+    if isinstance(example, TokenExample):
+        return example.document
+    if isinstance(example, ChoiceQuestion):
+        return example.text if example.text.strip() else None
+    return example.pair if isinstance(example, Question) else None
 
 
 def normalized_texts(example: Example) -> tuple[str, ...]:

@@ -13,7 +13,16 @@ from typing import Any
 from finetune.evaluation.error_analysis import TITLES, Analysis, ErrorCase
 from finetune.evaluation.items import Tables
 from finetune.reporting.rendering import PageTable, clip
-from finetune.types import Question, Span, TokenExample
+from finetune.types import (
+    UNANSWERABLE,
+    AnswerPrediction,
+    ChoicePrediction,
+    Prediction,
+    Question,
+    Span,
+    TextPrediction,
+    TokenExample,
+)
 
 MOST_EXAMPLES = 300
 """Examples with errors that a report holds, of all its runs together."""
@@ -99,7 +108,7 @@ def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, A
         shown = shown["text"] if isinstance(shown, Mapping) else shown
         values = dict.fromkeys(value if isinstance(value, tuple) else [shown])
         sides.append([value for value in values if value not in ("", None)])
-    ranked = run.predictions[index].ranked(run.examples[index])
+    ranked = _ranked(run.predictions[index], run.examples[index])
     has_size = run.items.has_sizes  # then an example has one item
     return {
         "gold": sides[0],
@@ -108,6 +117,25 @@ def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, A
         "confidence": None if isinstance(run.predicted[index], tuple) else error.confidence,
         "deviation": float(run.items.columns["deviation"][index]) if has_size else None,
     }
+
+
+def _ranked(prediction: Prediction, example: Any) -> list[tuple[str, float, str]]:
+    """The most probable answers with their probability and mark: `right`, `wrong` or none."""
+    best: list[tuple[str, float, str]] = []
+    if isinstance(prediction, ChoicePrediction):
+        if len(prediction.scores) != len(example.choices):
+            return []
+        marks = {prediction.value: "wrong", example.label: "right"}
+        pairs = enumerate(zip(example.choices, prediction.scores, strict=True))
+        return [(text, score, marks.get(number, "")) for number, (text, score) in pairs]
+    if isinstance(prediction, AnswerPrediction):
+        best = [(answer.text, answer.score, "") for answer in prediction.best or ()]
+        if prediction.no_answer_score is not None:
+            best.append((UNANSWERABLE, prediction.no_answer_score, ""))
+    elif isinstance(prediction, TextPrediction):
+        best = [(label, score, "") for label, score in (prediction.scores or {}).items()]
+    known = [row for row in best if isinstance(row[1], int | float)]
+    return sorted(known, key=lambda row: -row[1])[:4]
 
 
 def _explained_words(errors: Sequence[ErrorCase], explanations: Sequence[Any]) -> list[Any]:

@@ -26,7 +26,6 @@ from finetune.config.recipes import RUN_SETTINGS, RecipeRun
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
 from finetune.evaluation.reproduction import ScoreVerdict, verdicts
-from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import local_model
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes
@@ -111,13 +110,6 @@ def write_environment(
         positive,
         predict_command(folder, task.name, task.state.pairs, mask),
     )
-
-
-def saved_outcome(run: RunFolder) -> RunOutcome:
-    """Read the baselines of a finished run, and why it is degenerate, from its folder."""
-    saved = run.environment.get("baselines") or {}
-    baselines = {split: Baseline(**baseline) for split, baseline in saved.items()}
-    return RunOutcome(baselines, run.environment.get("degenerate") or (), ())
 
 
 def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
