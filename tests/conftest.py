@@ -216,7 +216,6 @@ def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     running_hub.reset()
     forget_repositories()
     yield running_hub
-    running_hub.release()
     forget_repositories()
 
 

@@ -143,21 +143,6 @@ def test_refuses_unknown_tasks_and_settings(task: Any, settings: dict, message: 
         finetune.train(task, **settings)
 
 
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({"trials": 1.5}, r"--trials must be a whole number, not 1\.5"),
-        ({"trials": "2"}, "--trials must be a whole number, not '2'"),
-        ({"minutes": "5"}, "--minutes must be a number above 0, not '5'"),
-        ({"trials": 1, "space": [("lr", [1e-3])]}, "space must be a dict such as"),
-    ],
-)
-def test_search_refuses(limits: dict, message: str, model: str, tmp_path: Path) -> None:
-    rows = rows_of(small_data.sentiment(tmp_path / "data"))
-    with pytest.raises(UserError, match=message):
-        finetune.search("classify", rows, model, out=str(tmp_path / "found"), **limits)
-
-
 def test_settings_as_one_value_or_as_keywords(model: str, tmp_path: Path) -> None:
     rows = rows_of(small_data.sentiment(tmp_path / "data"))
     settings: dict[str, Any] = {"steps": 3, "lr": 1e-3, "loss": "focal"}

@@ -152,13 +152,6 @@ def test_the_digest_tells_apart_content_and_order_but_not_places() -> None:
     assert len(digests) == 4
 
 
-def test_rows_that_are_far_apart() -> None:
-    rows = [replace(TEXTS[i % 23], id=i) for i in range(99)]
-    on_disk = collected(iter(rows))
-    assert list(on_disk.take([97, 1])) == [rows[97], rows[1]]
-    assert list(on_disk.take([]).map(lambda i, row: row)) == []
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the pages of files")
 def test_pages_of_files_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def mapped() -> int:

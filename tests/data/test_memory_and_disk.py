@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +57,6 @@ def saved(folder: Path) -> str:
 
 WITHOUT_WORDS = [{"tokens": ["x"] * n, "tags": ["B-A"] * n} for n in [1, 0, 2, 3, 1, 0, 2] * 6]
 """Some have no words, so that chunks differ in size."""
-TAG_COLUMNS = [f"w{i} {'B-A' if i % 2 else 'O'} {'O' if i % 3 else 'S-B'}\n" for i in range(23)]
-IN_CHARACTERS = [
-    {"text": f"Anna Smithson {i}", "spans": [{"start": i % 2, "end": 4 + i % 5, "label": "P"}]}
-    for i in range(23)
-]
-RELATED = [
-    {
-        "tokens": [f"a{i}", "b", "c"],
-        "spans": [{"start": i % 2, "end": 2, "label": "X"}, {"start": 1, "end": 3, "label": "Y"}],
-        "relations": [{"subject": 0, "object": 1, "label": "r"}] if i % 3 else [],
-    }
-    for i in range(23)
-]
 CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
     "shards": (read_text, shards, "not used"),
     "saved": (read_text, saved, "not used"),
@@ -82,13 +68,6 @@ CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
         "",
     ),
     "left out": (read_tokens, lines(WITHOUT_WORDS), "without words skipped"),
-    "tag columns": (
-        partial(read_tokens, columns={"words": "0", "tags": "1,2"}),
-        lines(TAG_COLUMNS, "train.conll"),
-        "BIOES found",
-    ),
-    "characters": (read_tokens, lines(IN_CHARACTERS), "inside a word"),
-    "relations": (partial(read_tokens, relations=True), lines(RELATED), "nested spans"),
     "squad": (
         QUESTIONS.read,
         lines([{"data": [{"title": "t", "paragraphs": [*SQUAD, {"context": 1}, *SQUAD]}]}]),

@@ -165,8 +165,6 @@ def test_rows_are_documents(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.jsonl") == ["one\ntwo", "three"]
     (tmp_path / "b.csv").write_text("id,body\n1,one\n2,two\n", "utf-8")
     assert texts(tmp_path / "b.csv", columns=("text=body",)) == ["one", "two"]
-    (tmp_path / "c.conll").write_text("Ana B-PER\nslept O\n\nYes O\n", "utf-8")
-    assert texts(tmp_path / "c.conll") == ["Ana slept", "Yes"]
     (tmp_path / "d.conll").write_bytes("Zoë B-PER\n".encode("cp1252"))
     assert texts(tmp_path / "d.conll", encoding="cp1252") == ["Zoë"]
 

@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -351,12 +349,6 @@ def test_input_type_of(tmp_path):
     for name, (content, expected) in files.items():
         (tmp_path / name).write_text(content)
         assert input_type_of(str(tmp_path / name)) == expected, name
-
-
-def test_importing_data_imports_no_heavy_library():
-    heavy = {"torch", "datasets", "pandas", "numpy"}
-    code = f"import sys, finetune.data; assert {heavy}.isdisjoint(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_example_data_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -180,15 +180,6 @@ def test_tags_outside_the_scheme(tag):
         tags_to_spans(["O", tag], "BIO")
 
 
-def test_unknown_schemes():
-    with pytest.raises(ValueError, match="Perhaps you meant 'BIO'"):
-        tags_to_spans(["O"], "IOB2")
-    with pytest.raises(ValueError, match="Perhaps you meant 'BILOU'"):
-        tag_names(["X"], "bilou")
-    with pytest.raises(ValueError, match="not one of IO, IOB1, BIO"):
-        spans_to_tags([], 0, "")
-
-
 def test_tag_names():
     assert tag_names(["X", "a-b"], "BIOES") == (
         ["O", "B-X", "I-X", "E-X", "S-X", "B-a-b", "I-a-b", "E-a-b", "S-a-b"]

@@ -100,12 +100,6 @@ def test_lines_that_begin_and_end_in_other_blocks(first: str, tmp_path: Path):
     [
         ("cp1252", b"one\ntwo \x81\n", ":2: byte 0x81 is not cp1252"),
         ("gb18030", "汉字\n字".encode("gb18030") + b"\xff\n", ":2: byte 0xff is not gb18030"),
-        ("gb18030", "汉字\n字".encode("gb18030") + b"\x81", ":2: byte 0x81 is not gb18030"),
-        (
-            "utf-16-le",
-            "汉\n字".encode("utf-16-le") + b"\x00\xd8a\x00",
-            ":2: byte 0x00 is not utf-16-le",
-        ),
         ("utf-16", f"a\n{WIDE}\na".encode("utf-16")[:-1], ":3: byte 0x61 is not utf-16"),
         ("utf-16", b"a\nb\n", "BOM): utf-16-le and utf-16-be need none."),
         ("utf-8", f"a\n{WIDE}".encode()[:-1], ":2: byte 0xc4 is not UTF-8"),
@@ -197,9 +191,6 @@ def test_a_line_of_too_many_bytes_is_refused_before_it_is_read(
     assert next(rows).text == "good"
     with pytest.raises(DataError, match=f"a.txt{suffix}:2: the line has over 16 MiB"):
         list(rows)
-    content = f"good\n{long[: MAX_LINE // 2]}\n{long[: MAX_LINE // 2]}\n".encode()
-    path.write_bytes(gzip.compress(content, 1) if suffix else content)
-    assert len(list(read_text_file(path))) == 3
     content = json.dumps([{"text": long, "label": "x"}]).encode()
     path = tmp_path / f"a.json{suffix}"
     path.write_bytes(gzip.compress(content, 1) if suffix else content)

@@ -220,12 +220,6 @@ def test_notebook_in_a_kernel(model: Path, tmp_path: Path, monkeypatch: pytest.M
     assert "<iframe srcdoc" in shown[-1]["data"]["text/html"]
 
 
-def test_there_is_an_example_for_each_feature():
-    features = "classify multi_label regression nli tag tag_crf ner own_data long_texts predict "
-    features += "resume layers own_loop onnx_export context rank"
-    assert {path.stem for path in SCRIPTS} >= {*features.split()}
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_examples_say_how_to_run_them(script: Path):
     assert f"python examples/{script.name}" in script.read_text(encoding="utf-8")

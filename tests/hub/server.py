@@ -44,7 +44,6 @@ class Fault:
     times: int
     status: int | None = None  # answer with an error
     cut: bool = False  # send half of the body, then close the connection
-    seconds: float = 0.0  # wait before the answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +111,6 @@ class Hub:
             "hf_reader": User("ana", may_write=False),
             "hf_bob": User("bob"),
         }
-        self.released = threading.Event()
-
-    def release(self) -> None:
-        """End the waits of all faults."""
-        self.released.set()
 
     def model(self, id: str, revision: str = "main") -> Path:
         """Return the folder of a branch of a model; make the repository if it is new."""
@@ -214,7 +208,6 @@ class Handler(BaseHTTPRequestHandler):
                 return
             fault.times -= 1
         self.cut = fault.cut
-        self.hub.released.wait(fault.seconds)
         if fault.status is not None:
             raise Refused(fault.status, "", "Fault on demand")
 
