@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,22 +84,14 @@ class LabelIssue(NamedTuple):
     confidence: float
     given_confidence: float
 
-    @property
-    def margin(self) -> float:
-        """``confidence`` less ``given_confidence``."""
-        return self.confidence - self.given_confidence
-
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values."""
-        file, line = file_and_line(self.example.where)
         return {
-            "file": file,
-            "line": line,
+            "where": self.example.where,
             "given": self.given,
             "suggested": self.suggested,
             "confidence": round(self.confidence, 6),
             "given_confidence": round(self.given_confidence, 6),
-            "margin": round(self.margin, 6),
             "text": self.example.line(),
         }
 
@@ -145,7 +136,7 @@ def read_folds(folder: Path) -> OutOfFold:
 
 
 def find_label_issues(folds: OutOfFold) -> list[LabelIssue]:
-    """Rank the labels that are probably wrong, the largest margin first.
+    """Rank the labels that are probably wrong by the difference of both probabilities.
 
     A label is an issue if the most likely of the ``confident_classes`` is more likely than it.
     """
@@ -156,7 +147,7 @@ def find_label_issues(folds: OutOfFold) -> list[LabelIssue]:
             names = classes[labels[i]], classes[better[i]]
             scores = float(probabilities[i, better[i]]), float(probabilities[i, labels[i]])
             issues.append(LabelIssue(folds.examples[i], *names, *scores))
-    return sorted(issues, key=lambda issue: -issue.margin)
+    return sorted(issues, key=lambda issue: issue.given_confidence - issue.confidence)
 
 
 def confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -195,16 +186,6 @@ def confident_joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray
     return joint / len(labels)
 
 
-def file_and_line(where: str) -> tuple[str, int | None]:
-    """Split ``file:line``; the line is None if there is none.
-
-    >>> file_and_line("a.parquet:row 3"), file_and_line("somewhere")
-    (('a.parquet', 3), ('somewhere', None))
-    """
-    match = re.fullmatch(r"(.*):(?:row |item )?(\d+)", where)
-    return (match[1], int(match[2])) if match else (where, None)
-
-
 def find_label_errors(command: Check) -> bool:
     """Print the most probable label errors of a folder of `--folds`, and write all to --out.
 
@@ -216,7 +197,7 @@ def find_label_errors(command: Check) -> bool:
     """
     if command.out is not None:
         check_output(command.out, suffixes=(".jsonl", ""))
-        require_replaceable(Path(command.out), '{"file": ')
+        require_replaceable(Path(command.out), '{"where": ')
     folds = read_folds(Path(command.source or ""))
     number = len(folds.examples) * len(folds.decisions)
     right = [of.probabilities.argmax(1) == of.labels for of in folds.decisions]

@@ -28,8 +28,6 @@ _OF_TOOLS = (
     *("answer", "options", "accept", "config", "_input_hash", "_task_hash", "_view_id"),
 )
 """Columns that are not kept, of doccano and of Prodigy."""
-_ANSWER = "no_answer_score"
-"""Column of predicted answers to questions."""
 _OF_PREDICTIONS = (
     "scores",
     "gold",
@@ -80,7 +78,7 @@ def read_annotations(
     rows = table.peek(None)
     if not rows:
         raise DataError(f"{file.name}: there is no row in it.")
-    if not roles and ({"context", "question"} <= {*rows[0].values} or _ANSWER in rows[0].values):
+    if not roles and {"context", "question"} <= {*rows[0].values}:
         raise DataError(
             f"{file.name}: it has questions on contexts, and convert takes texts with labels or "
             "spans: name a column of texts with --columns text=NAME."

@@ -32,7 +32,7 @@ from finetune.config.recipes import packaged_path
 from finetune.config.tasks import flag, settings
 from finetune.deployment import onnx_model
 from finetune.deployment.onnx_int8 import quantize
-from finetune.deployment.onnx_model import GRAPH, OUTPUTS, SETTINGS, OnnxModel, folded
+from finetune.deployment.onnx_model import GRAPH, OUTPUTS, SETTINGS, OnnxModel
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.inference.loop import full_precision
 from finetune.models.attention import packed_attention
@@ -173,7 +173,7 @@ def _settings(task: Any, model: Any) -> str:
     decoder = {name: getattr(state, name) for name in cls.attributes()}
     if isinstance(model, CrfTagger):
         scores = model.crf(torch.zeros(0, len(state.labels)))
-        transitions = [folded(part.detach().numpy()) for part in scores[1:]]
+        transitions = [part.tolist() for part in scores[1:]]
     content = {
         "format": 1,
         "task": task.name,

@@ -138,8 +138,9 @@ class _TagOutput(_PartsOutput):
         num_words = [sequence.num_words for sequence in sequences]
         lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
         transitions = self.settings["transitions"]  # of a CRF
-        unfolded = None if transitions is None else tuple(map(_unfolded, transitions))
-        return list(self.decoder.windows(logits, num_words, lengths, unfolded))
+        if transitions is not None:
+            transitions = tuple(np.array(scores, dtype=np.float32) for scores in transitions)
+        return list(self.decoder.windows(logits, num_words, lengths, transitions))
 
 
 class _SpanOutput(_PartsOutput):
@@ -301,15 +302,3 @@ class OnnxModel:
 
 
 load = OnnxModel
-
-
-def folded(values: np.ndarray) -> list[Any]:
-    """Convert log scores to JSON values, with None for -inf, which JSON lacks."""
-    if values.ndim > 1:
-        return [folded(row) for row in values]
-    return [None if np.isneginf(value) else float(value) for value in values]
-
-
-def _unfolded(values: list[Any]) -> np.ndarray:
-    rows = np.array(values, dtype=np.float32)  # None becomes nan
-    return np.where(np.isnan(rows), np.float32(-np.inf), rows)

@@ -55,7 +55,6 @@ class Body(ExampleBody):
 class Waiting(NamedTuple):
     """A request that waits for its predictions."""
 
-    request: Request
     examples: Sequence[Example]
     predictions: asyncio.Future[Sequence[Prediction]]
 
@@ -100,7 +99,7 @@ class ServedModel:
             raise HTTPException(422, str(error)) from None
         if len(self.waiting) >= MOST_WAITING:
             raise HTTPException(503, "too many requests wait.", {"Retry-After": "1"})
-        one = Waiting(request, examples, asyncio.get_running_loop().create_future())
+        one = Waiting(examples, asyncio.get_running_loop().create_future())
         self.waiting.append(one)
         if self.worker is None or self.worker.done():
             self.worker = asyncio.create_task(self.work())
@@ -139,19 +138,11 @@ class ServedModel:
     async def work(self) -> None:
         """Predict the waiting requests, as many as fit into a batch, then the next ones."""
         while self.waiting:
-            await self._predict(await self._next_batch())
-
-    async def _next_batch(self) -> list[Waiting]:
-        batch: list[Waiting] = []
-        room = self.batch_size
-        while self.waiting and (not batch or len(self.waiting[0].examples) <= room):
-            one = self.waiting.popleft()
-            if await one.request.is_disconnected():
-                one.predictions.set_exception(HTTPException(499, "the client has gone."))
-            else:
-                batch.append(one)
-                room -= len(one.examples)
-        return batch
+            batch, room = list[Waiting](), self.batch_size
+            while self.waiting and (not batch or len(self.waiting[0].examples) <= room):
+                batch.append(self.waiting.popleft())
+                room -= len(batch[-1].examples)
+            await self._predict(batch)
 
     async def _predict(self, batch: Sequence[Waiting]) -> None:
         together = [example for one in batch for example in one.examples]

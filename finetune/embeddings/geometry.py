@@ -79,7 +79,6 @@ def measure_geometry(
     sentences: Sequence[str] = (),
     seed: int = 0,
     reporter: Reporter | None = None,
-    name: str = "geometry",
 ) -> dict[str, Any]:
     """Measure the vectors of the words of a sample of lines.
 
@@ -93,7 +92,6 @@ def measure_geometry(
         sentences: Texts whose attention is shown.
         seed: Seed of all samples.
         reporter: Shows the progress.
-        name: The name of the corpus in messages.
 
     Returns:
         JSON values: the rows ``raw`` and ``standardized`` of ``by_layer``, the
@@ -106,7 +104,7 @@ def measure_geometry(
     """
     sample = sample_lines(lines, most, seed)
     if len(sample) < 2:
-        raise UserError(f"{name}: geometry needs two or more lines of text, not {len(sample)}.")
+        raise UserError(f"geometry needs two or more lines of text, not {len(sample)}.")
     fitted, measured = sample[::2], sample[1::2]
     raw, standardized = ExpectedCosine(), ExpectedCosine()
     with reporter or Reporter(quiet=True) as progress:
@@ -233,7 +231,6 @@ def print_geometry(command: Geometry) -> None:
         sentences=command.sentence,
         seed=command.seed,
         reporter=Reporter(quiet=command.format != "table"),
-        name=f"--data {command.data}",
     )
     text = json.dumps(figures, ensure_ascii=False)
     command.write(lambda: _page(figures, command.model, command.data), text)

@@ -73,7 +73,7 @@ class Ranker:
                 f"whose probability ranks.{did_you_mean(self.label, state.labels)}"
             )
         self.has_vectors = isinstance(self.model, PairClassifier)
-        if self.has_vectors and self.candidates:
+        if self.has_vectors:
             self.vectors = self._vectors(self.candidates, self.model.text_vectors)
 
     def rank(self, query: str, count: int = 10) -> list[Ranked]:
@@ -84,8 +84,6 @@ class Ranker:
 
     def scores(self, query: str) -> Tensor:
         """Compute the score of each candidate for a query."""
-        if not self.candidates:
-            return torch.zeros(0)
         if not self.has_vectors:
             task = replace(self.task, state=self.task.state.unfitted())
             pairs = [TextExample(index, query, text) for index, text in enumerate(self.candidates)]

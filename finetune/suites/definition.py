@@ -103,11 +103,6 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
         return values
 
     listed = content.pop("tasks", None)
-    if isinstance(listed, dict) and any("task" in (entry or ()) for entry in listed.values()):
-        raise UserError(
-            f"{where('tasks')}: the entries have a `task`: add `task: multitask` to train these "
-            "tasks on one encoder; the tasks of a suite name a `recipe`."
-        )
     values = typed("a suite", SUITE_KEYS, content)
     models = values.get("models", ())
     last = (model or "").rstrip("/").split("/")[-1]
@@ -134,10 +129,7 @@ def _suite_task(
     if "recipe" not in values:
         raise UserError(f"{at}: {name} has no recipe: write `{name}: {{recipe: nli/rte-minilm}}`.")
     for key in values.keys() & {"recipe", "published"}:
-        line, named = where("tasks", name, key), values[key]
-        if "{model}" in named and not model:
-            raise UserError(f"{line}: {named!r} names a model: list the `models` of the suite.")
-        named = named.replace("{model}", model)
+        line, named = where("tasks", name, key), values[key].replace("{model}", model)
         beside = path.parent / named
         try:
             values[key] = load_recipe(beside if beside.is_file() else named)

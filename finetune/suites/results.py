@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -96,11 +95,7 @@ def _read_scores(suite: Suite, folder: Path) -> list[TaskScore]:
         }
         for score in task.scores:
             summary = run.metrics.get(score.split, {}).get(score.metric, {}) if run.seeds else {}
-            seeds = {
-                str(seed): float(value)
-                for seed, value in summary.get("seeds", {}).items()
-                if isinstance(value, int | float) and math.isfinite(value)
-            }
+            seeds = {s: value for s, value in summary.get("seeds", {}).items() if value is not None}
             scores.append(TaskScore(task, *score, seeds, verdicts.get(score)))
     return scores
 

@@ -36,13 +36,11 @@ def test_by_hand():
     issues = find_label_issues(OutOfFold.of(examples, ["no", "yes"], probabilities))
     assert [issue.to_dict() for issue in issues] == [
         {
-            "file": "a.jsonl",
-            "line": 3,
+            "where": "a.jsonl:3",
             "given": "no",
             "suggested": "yes",
             "confidence": 0.9,
             "given_confidence": 0.1,
-            "margin": 0.8,
             "text": "text 2 ||| pair",
         }
     ]
@@ -95,9 +93,10 @@ def test_noise_is_found_in_order_of_doubt_and_estimated():
     assert np.allclose(joint.sum(1), np.bincount(given) / 3000)
 
 
-def test_a_class_that_never_occurs():
+def test_a_class_that_never_occurs_and_ties():
     sure = np.array([[0.05, 0.05, 0.9], [0.9, 0.05, 0.05]])
     assert issues_of(sure, np.array([0, 0])) == [], "class 2 has no example"
+    assert issues_of(np.full((4, 2), 0.5), np.array([0, 0, 1, 1])) == []
 
 
 def test_a_class_that_models_do_not_know():
@@ -108,10 +107,3 @@ def test_a_class_that_models_do_not_know():
     given = np.array([0, 0, 0, 0, 0, 2])
     assert issues_of(probabilities, given) == []
     assert np.trace(confident_joint(probabilities, given)) == pytest.approx(1)
-
-
-def test_a_tie_is_no_contradiction():
-    probabilities = np.full((4, 2), 0.5)
-    given = np.array([0, 0, 1, 1])
-    assert issues_of(probabilities, given) == []
-    assert np.allclose(confident_joint(probabilities, given), np.eye(2) / 2)

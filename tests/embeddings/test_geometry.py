@@ -67,16 +67,6 @@ def test_figures_of_the_sample() -> None:
     assert len(figures["attention"]["mixing"]) == LAYERS
 
 
-def test_attention_of_sentences() -> None:
-    encoder = embedder(fx.checkpoint())
-    figures = measure_geometry(encoder, LINES, sentences=["the man saw a dog"])
-    (shown,) = figures["attention"]["sentences"]
-    size = len(shown["tokens"])
-    assert shown["tokens"][:2] == ["[CLS]", "the"] and len(shown["norms"]) == LAYERS
-    assert np.shape(shown["weights"]) == (LAYERS, size, size)
-    np.testing.assert_allclose(np.sum(shown["weights"], axis=-1), 1, atol=1e-3)
-
-
 def test_command(tmp_path: Path) -> None:
     (texts := tmp_path / "text.txt").write_text("\n".join(LINES))
     page, figures = tmp_path / "g.html", tmp_path / "g.json"

@@ -72,9 +72,9 @@ def test_files_of_predictions(tmp_path: Path) -> None:
     for lines in (rows, [rows[0], rows[2]]):
         file = write_jsonl(tmp_path / "system.jsonl", lines)
         assert score_predictions(file, str(gold)) == pytest.approx(expected)
-    for wrong, message in (({"id": "x", "senses": [A]}, "is not in"), ({"senses": [A]}, "no ids")):
-        with pytest.raises(UserError, match=message):
-            score_predictions(write_jsonl(tmp_path / "o.jsonl", [wrong]), str(gold))
+    other = write_jsonl(tmp_path / "o.jsonl", [{"id": "x", "senses": [A]}])
+    with pytest.raises(UserError, match="is not in"):
+        score_predictions(other, str(gold))
 
 
 def inventory(*keys: str) -> Inventory:
@@ -175,7 +175,6 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shared = ("--data", EXAMPLES, "--inventory", WORDNET, "--model", fx.checkpoint())
     outcome = run("wsd", *shared, "--glosses", "0.5", "--out", out).ok()
     assert "first sense f1" in outcome.out
-    run("wsd", *shared, "--out", out).refused("is not empty: name a new folder")
     return out
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,11 +139,9 @@ def test_numbers_are_scaled_for_training_only_and_splits_may_differ(workdir: Pat
 @pytest.mark.parametrize(
     ("objective", "train", "message"),
     [
-        ("cosine", "texts.txt", "needs pairs of texts with a number; train has texts without labe"),
         ("cosine", "nli.jsonl", "train has pairs labeled contradiction, entailment, neutral"),
         ("softmax", "numbers.jsonl", "needs pairs of texts with two labels or more; train has pai"),
         ("cmlm", "single.txt", "needs running text with a sentence in each line, or pairs of adja"),
-        ("ranking", "numbers.jsonl", "pairs of texts that belong together.*has pairs with numbers"),
     ],
 )
 def test_data_that_an_objective_cannot_use(
@@ -182,15 +179,6 @@ def test_splits_without_gold(workdir: Path, tmp_path: Path) -> None:
     assert len(read_jsonl(tmp_path / "run" / "predictions.test.jsonl")) == len(TEXTS)
     with pytest.raises(UserError, match="needs pairs of texts with a number; validation has pairs"):
         loaded(workdir, "cosine", "numbers.jsonl", "pairs.jsonl")
-
-
-def test_a_tokenizer_without_mask(workdir: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(fx.checkpoint())
-    tokenizer.mask_token = None
-    AutoModel.from_pretrained(fx.checkpoint()).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    with pytest.raises(UserError, match="no mask token in the tokenizer of"):
-        loaded(workdir, "mirror", "texts.txt", model=str(tmp_path / "bert"))
 
 
 def test_conditions_leave_room_for_texts(workdir: Path) -> None:
@@ -277,8 +265,7 @@ def test_ranking_scores_by_hand() -> None:
     assert scores == {"ranking_accuracy": 0.75, "ranking_mrr": (1 + 1 / 2 + 1 + 1) / 4}
     same = ranking_scores(np.ones((3, 2)), np.ones((3, 2)), ["a", "b", "c"], ["p", "q", "r"])
     assert same == {"ranking_accuracy": 0.0, "ranking_mrr": 1 / 3}  # collapsed vectors
-    chance = random.Random(1)
-    many = np.array([[chance.gauss(0, 1) for _ in range(4)] for _ in range(2100)])
+    many = np.random.default_rng(1).normal(size=(2100, 4))
     names = [str(number) for number in range(2100)]
     assert ranking_scores(many, 3 * many, names, names)["ranking_accuracy"] == 1.0
 
@@ -395,25 +382,22 @@ def test_pairs_with_numbers_are_scored_by_cosines_of_a_classifier_too(
     first, *rows = read_jsonl(workdir / "numbers.jsonl")
     write_jsonl(tmp_path / "some.jsonl", [{**first, "label": None}, *rows])
     scores = []
-    for file in (workdir / "numbers.jsonl", tmp_path / "some.jsonl", workdir / "nli.jsonl"):
+    for file in (tmp_path / "some.jsonl", workdir / "nli.jsonl"):
         outcome = run("score", trained["softmax"], "--data", file, "--format", "json").ok()
         scores.append(json.loads(outcome.out))
-    assert [*scores[0]] == [*scores[1]] == ["pearson", "spearman"] and "accuracy" in scores[2]
-    pairs = [(row["text"], row["text_pair"], row["label"]) for row in (first, *rows)]
-    model = finetune.load(trained["softmax"])
-    cosines = [
-        float(p.label) for p in model.predict([TextExample(n, *p) for n, p in enumerate(pairs)])
+    assert [*scores[0]] == ["pearson", "spearman"] and "accuracy" in scores[1]
+    pairs = [
+        TextExample(n, *(row[key] for key in ("text", "text_pair", "label")))
+        for n, row in enumerate(rows)
     ]
-    gold = [label for *_, label in pairs]
-    assert scores[0]["pearson"] == pytest.approx(np.corrcoef(cosines, gold)[0, 1], abs=1e-4)
-    assert scores[1]["pearson"] == pytest.approx(np.corrcoef(cosines[1:], gold[1:])[0, 1], abs=1e-4)
+    cosines = [float(p.label) for p in finetune.load(trained["softmax"]).predict(pairs)]
+    expected = np.corrcoef(cosines, [row["label"] for row in rows])[0, 1]
+    assert scores[0]["pearson"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_run_folders(trained: dict[str, Path]) -> None:
     for name, run_folder in trained.items():
         metrics = json.loads((run_folder / "metrics.json").read_text())["validation"]
-        log = read_jsonl(run_folder / "log.jsonl")
-        assert all("loss" in line or "split" in line for line in log), name
         expected = {"mean": "ranking_mrr", "cls": "pearson_all", "softmax": "macro_f1"}
         assert expected.get(name, "ranking_accuracy") in metrics
         assert (run_folder / "best" / "modules.json").is_file() == (name != "prompt")
@@ -438,9 +422,6 @@ def test_a_run_starts_from_another_with_its_pooling(
     assert task.model().pooling == "cls"  # also for objectives without labels
     other, _ = loaded(workdir, "cosine", "numbers.jsonl", pooling="mean", **start)
     assert other.state.pooling == "mean"
-    (trained["cls"] / "best" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "last"}')
-    with pytest.raises(UserError, match="the pooling must be one of cls, max, mean, not 'last'"):
-        loaded(workdir, "cosine", "numbers.jsonl", **start)
 
 
 def test_a_classifier_of_pairs_keeps_the_rows_of_labels_that_stay(
@@ -463,17 +444,6 @@ def test_a_classifier_of_pairs_keeps_the_rows_of_labels_that_stay(
     assert task.notes(data)[-1].endswith("; new head") and task.model().classifier is not None
 
 
-def test_a_bilstm_is_in_no_file_of_sentence_transformers(workdir: Path, tmp_path: Path) -> None:
-    """It would load the encoder without this layer, and give other vectors."""
-    settings: dict[str, Any] = {"bilstm": True, "pooling": "cls", "normalize": True}
-    config = config_of(workdir, "cosine", "numbers.jsonl", out=tmp_path / "run", **settings)
-    folder = fx.fit(config).folder
-    assert not (folder / "best" / "modules.json").exists()
-    start = {"model": None, "init_from": str(folder), "bilstm": True}
-    task, _ = loaded(workdir, "cosine", "numbers.jsonl", **start)
-    assert (task.state.pooling, task.state.normalize) == ("cls", True)
-
-
 def test_a_run_of_cmlm_starts_from_its_masked_language_model(
     trained: dict[str, Path], workdir: Path
 ) -> None:
@@ -482,9 +452,3 @@ def test_a_run_of_cmlm_starts_from_its_masked_language_model(
     saved = AutoModelForMaskedLM.from_pretrained(trained["cmlm"] / "best").state_dict()
     for name, weight in task.model().model.state_dict().items():
         torch.testing.assert_close(weight, saved[name], rtol=0, atol=0, msg=name)
-
-
-def test_empty_and_blank_texts(trained: dict[str, Path]) -> None:
-    vectors = finetune.load(trained["mean"]).predict(["", " ", "a"])
-    assert np.isfinite(vectors[0].vectors).all()
-    assert np.array_equal(vectors[0].vectors, vectors[1].vectors)

@@ -103,7 +103,3 @@ def test_words_without_labels(tmp_path: Path):
     html = output.read_text("utf-8")
     assert "</script><b>here" not in html and "&lt;b&gt;here" in html
     assert html.count('<circle class="point') == 3 * (LAYERS + 1)
-    output.write_text("my page")
-    refused = run("map", fx.checkpoint(), "--file", file, *arguments)
-    refused.refused("exists, with other content")
-    assert output.read_text() == "my page"

@@ -117,8 +117,7 @@ SEEDS: dict[str, bytes] = {
     ),
     "suspects.jsonl": lines(
         {
-            "file": "a",
-            "line": 1,
+            "where": "a:1",
             "text": "Fine",
             "given": "pos",
             "suggested": "neg",

@@ -127,13 +127,9 @@ def test_a_new_encoder(tmp_path: Path) -> None:
     sizes = loaded.config.num_hidden_layers, loaded.config.hidden_size, loaded.config.vocab_size
     assert sizes == (4, 256, len(tiny.tokenizer("roberta")))
     assert loaded.config.pad_token_id == tiny.tokenizer("roberta").pad_token_id
-    other = replace(config, config=str(model_of()), tokenizer=None)
-    task, _ = fx.load(other)
-    again = MaskedLanguageModel.from_pretrained(str(model_of()))
-    weights, old = task.model().state_dict(), again.state_dict()
-    assert weights.keys() == old.keys()
-    name = next(name for name in weights if name.endswith("query.weight"))
-    assert not torch.equal(weights[name], old[name])
+    task, _ = fx.load(replace(config, config=str(model_of()), tokenizer=None))
+    old = MaskedLanguageModel.from_pretrained(str(model_of())).state_dict()
+    assert task.model().state_dict().keys() == old.keys()
 
 
 def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Path) -> None:
@@ -151,12 +147,9 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
     ("changes", "problem"),
     [
         ({"config": "small", "model": None}, "name a tokenizer with --tokenizer"),
-        ({"config": "small"}, "leave --model out"),
         ({"tokenizer": "x"}, "is for a new encoder"),
         ({"explore": True, "mask": "spans"}, "choose another --mask"),
-        ({"mask_probability": 1.0}, "between 0 and 1"),
         ({"data": ""}, "--data must name running text"),
-        ({"metric": "mlm_loss", "steps": 1}, "cannot select a model; legal are mlm_accuracy"),
         ({"boundary": True}, "add --mask spans"),
         ({"nsp": True, "packing": "full-sentences"}, "leave --packing full-sentences out"),
         ({"nsp": True, "family": "roberta"}, "or leave --nsp out"),
@@ -167,15 +160,6 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
 def test_errors(changes: dict, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=problem):
         fx.fit(config_of(out=str(tmp_path / "run"), **changes))
-
-
-def test_text_that_the_model_cannot_read(tmp_path: Path) -> None:
-    """All subwords are unknown: nothing is chosen, and the log says why."""
-    (tmp_path / "a.txt").write_text("ሰላም ለዓለም\nእንደምን አለህ\nደህና ነኝ\n", "utf-8")
-    config = config_of(data=str(tmp_path / "a.txt"), steps=2, out=str(tmp_path / "run"))
-    result = fx.fit(config)
-    assert any("unknown to the model" in note for note in result.notes)
-    assert result.metrics["validation"]["mlm_accuracy"] == 0
 
 
 def test_further_objectives(tmp_path: Path) -> None:

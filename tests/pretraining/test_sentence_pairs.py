@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -52,15 +50,6 @@ def parts(pair: TokenSequence) -> tuple[list[int], list[int]]:
     assert starts[0] == 1 and starts[-1] == len(ids) - 1 and middle in starts
     assert starts == sorted(set(starts))
     return ids[1:middle], ids[middle + 1 : -1]
-
-
-def test_a_step_reads_its_sequences_and_not_the_split() -> None:
-    packed = blocks([[[5, 6, 7]], [[6, 5, 4]]]).take(np.arange(2).repeat(50_000))
-    tracemalloc.start()
-    pairs_of(packed, [0, 60_000], 3, 0)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 100_000
 
 
 def test_half_of_the_pairs_are_adjacent_the_others_from_another_document() -> None:

@@ -79,11 +79,7 @@ def test_saved_model(family: str, smaller: bool, tmp_path: Path):
     assert loaded.config.vocab_size == vocabulary == len(loaded.get_input_embeddings().weight)
     assert loaded.config.pad_token_id == new.tokenizer.pad_token_id
     tied = load(folder)
-    same = tied.get_input_embeddings().weight is tied.get_output_embeddings().weight
-    output = loaded.get_output_embeddings()
-    assert (loaded.get_input_embeddings().weight is output.weight) == same
-    state = loaded.state_dict()
-    for name, value in state.items():
+    for name, value in loaded.state_dict().items():
         if value.shape == before[name].shape and len(value) != vocabulary:
             torch.testing.assert_close(value, before[name], msg=name)
     # a text of shared subwords alone has the same hidden states as before
