@@ -1,17 +1,14 @@
 """The words that carried a decision: the score of a label minus the score without each word.
 
 The score explained is the log-probability of the predicted label, or the logit of one of several
-labels and of the type of a span. Over several windows it is their mean, and a window that lacks
-the word does not change. In a sentence, whose words have tags or spans, the mask token stands in
-place of the word.
+labels and of the type of a span. Over several windows it is their mean. In a sentence, whose words
+have tags or spans, the mask token stands in place of the word.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -24,8 +21,6 @@ from finetune.inference.loop import chunks, pass_options, values_of_examples
 from finetune.models.heads.crf import CrfScores
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.span_candidates import candidate_index, num_candidates
-from finetune.preprocessing.subwords import Subwords
-from finetune.preprocessing.windows import window_starts, windows
 from finetune.tasks.base import Task
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.span_decoding import SpanDecoder
@@ -156,74 +151,6 @@ def _shortened(text: str, left_out: Collection[int]) -> str:
     return "".join([*pieces, text[end:]]).strip()
 
 
-class _Window(NamedTuple):
-    example: Any
-    rows: Sequence[int]
-    """The numbers of its words in the whole example."""
-    labels: Mapping[int, LabelSpan]
-    """The labels whose words are in the window, by number."""
-
-
-def _sentence_windows(
-    task: Any, example: TokenExample, labels: Sequence[LabelSpan]
-) -> Iterator[_Window]:
-    sequences = task.encode([example]).sequences
-    room = task.tokenizer.room(task.state.max_length)
-    (subwords,) = task.tokenizer.word_subwords([example.words])
-    bounds = windows([min(len(ids), room) for ids in subwords], room, task.state.overlap)
-    cores = zip(sequences.window.tolist(), sequences.num_words.tolist(), strict=True)
-    for (start, stop, *_), (core, size) in zip(bounds, cores, strict=True):
-        inside = dict[int, LabelSpan]()
-        for number, label in enumerate(labels):
-            first, end = label.words or (0, 0)
-            if core <= first and end <= core + size:
-                inside[number] = label._replace(words=(first - start, end - start))
-        if inside:
-            words = TokenExample(example.id, example.words[start:stop])
-            yield _Window(words, range(start, stop), inside)
-
-
-def _text_windows(
-    task: Any, example: TextExample, labels: Sequence[LabelSpan]
-) -> Iterator[_Window]:
-    # those that predictions read, but for the parts of words at their ends
-    offsets = [split_words(text)[1] for text in example.texts()]
-    before = list(map(partial(_subwords_before, task.tokenizer), example.texts(), offsets))
-    room = task.tokenizer.room(task.state.max_length, pair=example.pair is not None)
-    long = int(before[0][-1] <= before[-1][-1] and len(before) > 1)
-    texts, numbers = example.texts(), [range(len(words)) for words in offsets]
-    if example.pair is not None:  # the other text is cut in all windows
-        other = 1 - long
-        numbers[other] = range(bisect_right(before[other][1:], room // 2))
-        texts[other] = _part(texts[other], offsets[other], numbers[other])
-        room -= min(before[other][-1], room // 2)
-    all_words = numbers[long]
-    for start in window_starts(before[long][-1], room, task.state.overlap):
-        first, last = bisect_left(before[long], start), bisect_right(before[long], start + room) - 1
-        longer = bisect_right(before[long], start) - 1  # a word that does not fit into a window
-        numbers[long] = all_words[first:last] or all_words[longer : longer + 1]
-        texts[long] = _part(example.texts()[long], offsets[long], numbers[long])
-        rows = [*numbers[0], *(len(offsets[0]) + n for part in numbers[1:] for n in part)]
-        yield _Window(_with_texts(example, texts), rows, dict(enumerate(labels)))
-
-
-def _subwords_before(
-    tokenizer: Subwords, text: str, offsets: Sequence[tuple[int, int]]
-) -> list[int]:
-    # the number of subwords before each word, and of all
-    (encoding,) = tokenizer.backend.encode_batch([text], add_special_tokens=False)
-    ends = [end for _, end in encoding.offsets]
-    return [*(bisect_right(ends, start) for start, _ in offsets), len(ends)]
-
-
-def _part(text: str, offsets: Sequence[tuple[int, int]], words: range) -> str:
-    return text[offsets[words.start][0] : offsets[words.stop - 1][1]] if words else ""
-
-
-def _with_texts(example: TextExample, texts: Sequence[str]) -> TextExample:
-    return replace(example, text=texts[0], pair=texts[1] if len(texts) > 1 else None)
-
-
 def _first_words(text: str, number: int) -> str:
     offsets = split_words(text)[1]
     return text[: offsets[number - 1][1]] if len(offsets) > number else text
@@ -236,38 +163,20 @@ def explain(
     labels = explained_labels(task.state.labels, prediction)
     if not labels:
         return []
-    parts: Iterable[_Window]
     if task.state.long_text == "truncate":  # later words are not read
         texts = [_first_words(text, task.state.max_length) for text in example.texts()]
-        example = _with_texts(example, texts)
-        rows = range(len(words_of(example).words))
-        parts = [_Window(example, rows, dict(enumerate(labels)))]
-    elif isinstance(example, TokenExample):
-        parts = _sentence_windows(task, example, labels)
-    else:
-        parts = _text_windows(task, example, labels)
+        example = replace(example, text=texts[0], pair=texts[1] if len(texts) > 1 else None)
     words = words_of(example)
-    scores, num_windows = np.zeros(len(labels)), np.zeros(len(labels))
-    differences = np.zeros((len(words.words), len(labels)))
-    for window in parts:
-        columns, in_window = list(window.labels), [*window.labels.values()]
-        shorter = (without(task, window.example, {word}) for word in range(len(window.rows)))
-        examples = chunks(chain([window.example], shorter), _CHUNK)
-        of_window = np.concatenate(
-            [label_scores(task, model, chunk, in_window, device) for chunk in examples]
-        )
-        scores[columns] += of_window[0]
-        differences[np.ix_(window.rows, columns)] += of_window[0] - of_window[1:]
-        num_windows[columns] += 1
+    shorter = (without(task, example, {word}) for word in range(len(words.words)))
+    examples = chunks(chain([example], shorter), _CHUNK)
+    scores = np.concatenate(
+        [label_scores(task, model, chunk, labels, device) for chunk in examples]
+    )
+    differences = scores[0] - scores[1:]
+    unit = _UNITS.get(task.state.prediction_type, "log-probability")
     return [
-        Explanation(
-            label,
-            float(scores[number] / num_windows[number]),
-            _UNITS.get(task.state.prediction_type, "log-probability"),
-            words,
-            tuple((differences[:, number] / num_windows[number]).tolist()),
-        )
-        for number, label in enumerate(labels)
+        Explanation(label, float(scores[0, n]), unit, words, tuple(differences[:, n].tolist()))
+        for n, label in enumerate(labels)
     ]
 
 

@@ -19,7 +19,6 @@ from finetune.inference.explanation import Explanation, without, words_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
 from finetune.inference.vectors import TrainingVectors
-from finetune.preprocessing.windows import window_starts
 from finetune.types import LabelSpan, TextExample, TokenExample, UserError
 from tests import fixtures as fx
 from tests.command import run
@@ -186,81 +185,6 @@ def test_words_that_are_cut_off_take_no_pass(monkeypatch: Any) -> None:
     difference = math.log(score.scores[found.label.label] / other.scores[found.label.label])
     assert found.scores[2] == pytest.approx(difference, abs=1e-4)
     assert found.scores[-1] == 0
-
-
-def test_windows_without_the_word_are_not_read_again(monkeypatch: Any) -> None:
-    model = finetune.load(fx.trained("tag", max_length=12))
-    example = TokenExample(3, tuple("a man saw the new dog".split() * 5))  # a subword each
-    num_windows = len(model.task.encode([example]).sequences)
-    labels = [LabelSpan(model.labels[0], 0, (n, n + 1)) for n in (0, 9, 29)]
-    encoded = encoded_by(model, monkeypatch)
-    found = explained(model, example, monkeypatch, labels)
-    assert num_windows > 4 and max(len(each.words) for each in encoded[1:]) < 12
-    mask = model.task.tokenizer.tokenizer.mask_token
-    masked = [(*example.words[:n], mask, *example.words[n + 1 :]) for n in range(30)]
-    whole, *others = explanation.label_scores(
-        model.task,
-        model.model,
-        [example, *(TokenExample(n, words) for n, words in enumerate(masked))],
-        labels,
-        model.accelerator.device,
-    )
-    for label, of_label in zip(found, (whole - np.array(others)).T, strict=True):
-        assert label.scores == pytest.approx(of_label.tolist(), abs=1e-5)
-
-
-@pytest.mark.parametrize("pair", [None, "a dog"])
-def test_windows_of_texts_are_read_again_without_their_words_alone(
-    pair: str | None, monkeypatch: Any
-) -> None:
-    """So that the time grows with the length of a text, and not with its square."""
-    model = finetune.load(fx.trained("classify" if pair is None else "nli", **WINDOWS))
-    words = "a man saw the new dog".split() * 8  # a subword each
-    example = TextExample(0, " ".join(words), pair)
-    sequences = model.task.encode([example]).sequences
-    label, encoded = LabelSpan(model.labels[0], 0), encoded_by(model, monkeypatch)
-    (found,) = explained(model, example, monkeypatch, [label])
-    assert len(sequences) >= 6 and max(map(len, (each.text.split() for each in encoded))) <= 14
-
-    def score(texts: list[TextExample]) -> Any:
-        scores = explanation.label_scores(
-            model.task, model.model, texts, [label], model.accelerator.device
-        )
-        return scores[:, 0]
-
-    assert found.score == pytest.approx(score([example])[0], abs=1e-5)
-    size = 14 if pair is None else 11
-    starts = window_starts(len(words), size, model.task.state.overlap)
-    expected = np.zeros(len(words) + len((pair or "").split()))
-    for start in starts:
-        window = TextExample(0, " ".join(words[start : start + size]), pair)
-        rows = [*range(start, start + size), *range(len(words), len(expected))]
-        numbers = range(len(rows))
-        without_each = [without(model.task, window, {number}) for number in numbers]
-        expected[rows] += (score([window]) - score(without_each)) / len(starts)
-    assert found.scores == pytest.approx(expected.tolist(), abs=1e-5)
-
-
-def test_windows_of_texts_are_those_of_predictions_if_words_have_other_subwords_alone(
-    monkeypatch: Any,
-) -> None:
-    model = finetune.load(fx.trained("classify", model=str(fx.checkpoint("roberta")), **WINDOWS))
-    example = TextExample(0, "a man saw the new dog, and Anna ran. " * 4)
-    alone = model.task.tokenizer.text_subwords(words_of(example).words)
-    (subwords,) = model.task.tokenizer.text_subwords([example.text])
-    assert sum(map(len, alone)) > len(subwords)
-    windows = explanation._text_windows(model.task, example, [])
-    assert len(list(windows)) == len(model.task.encode([example]).sequences)
-
-
-def test_words_longer_than_a_window_are_explained(monkeypatch: Any) -> None:
-    model = finetune.load(fx.trained("classify", **WINDOWS))
-    long = "abcdefghij" * 5
-    label = LabelSpan(model.labels[0], 0)
-    for text in (long, f"a {long}", f"{long} saw", f"a {long} {long} man"):
-        (found,) = explained(model, TextExample(0, text), monkeypatch, [label])
-        assert len(found.scores) == len(text.split()) and np.isfinite(found.scores).all()
-        assert found.scores[text.split().index(long)] != 0
 
 
 def test_the_example_of_captum() -> None:
