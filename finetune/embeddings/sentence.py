@@ -33,7 +33,7 @@ from finetune.models.heads.sentence_encoder import (
     SentenceOutput,
     starting_pooling,
 )
-from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, whole
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
 from finetune.tasks.base import BatchLoss, Task, starting_model
 from finetune.tasks.state import TaskState
 from finetune.types import (
@@ -215,9 +215,7 @@ class SentenceTask(Task):
     def _encode_chunk(self, examples: Sequence[TextExample], for_training: bool) -> EncodedExamples:
         reserved = self._objective.num_reserved if for_training else 0
         sequences, num_cut = self._sequences(examples, reserved)
-        return EncodedExamples.of(
-            sequences, num_cut, self.tokenizer.id_dtype, whole(self.state.max_length)
-        )
+        return EncodedExamples.of(sequences, num_cut, self.tokenizer.id_dtype)
 
     def _sequences(
         self, examples: Sequence[TextExample], reserved: int = 0

@@ -19,7 +19,7 @@ import numpy as np
 
 from finetune.types import TokenSequence
 
-SEQUENCES = 8
+SEQUENCES = 9
 """Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
 
 ENTRY = "entry.json"
@@ -35,11 +35,6 @@ WHOLE = np.dtype(np.int32)
 """The type of whole numbers whose limit is not known."""
 _DTYPES = {"b": np.dtype(bool), "i": WHOLE, "u": WHOLE, "f": np.dtype(np.float32)}
 """The dtypes of targets, by the NumPy kind of their values."""
-
-
-def whole(limit: int) -> DType:
-    """The type of whole numbers from 0 to ``limit``."""
-    return np.dtype(np.uint16) if limit <= np.iinfo(np.uint16).max else WHOLE
 
 
 class Ragged(NamedTuple):
@@ -99,10 +94,8 @@ class FlatSequences(Sequence[TokenSequence]):
     targets: Mapping[str, Ragged] | None  # None if a sequence has no target
 
     @classmethod
-    def of(
-        cls, items: Iterable[TokenSequence], ids: DType = WHOLE, words: DType = WHOLE
-    ) -> FlatSequences:
-        """Convert sequences to flat arrays, with these types of their ids and word starts."""
+    def of(cls, items: Iterable[TokenSequence], ids: DType = WHOLE) -> FlatSequences:
+        """Convert sequences to flat arrays, with this type of their ids."""
         if isinstance(items, FlatSequences):
             return items
         items = list(items)
@@ -119,7 +112,7 @@ class FlatSequences(Sequence[TokenSequence]):
         return cls(
             Ragged.of([item.input_ids for item in items], ids),
             token_type_ids,
-            Ragged.of([item.word_starts for item in items], words),
+            Ragged.of([item.word_starts for item in items], WHOLE),
             np.array([item.example for item in items], dtype=np.int64),
             np.array([item.window for item in items], dtype=np.int32),
             targets,
@@ -195,11 +188,10 @@ class EncodedExamples(Sequence[FlatSequences]):
         examples: Sequence[Sequence[TokenSequence]],
         num_cut: int = 0,
         ids: DType = WHOLE,
-        words: DType = WHOLE,
     ) -> EncodedExamples:
-        """Flatten the sequences of each example, with types as ``FlatSequences.of``."""
+        """Flatten the sequences of each example, with this type of their ids."""
         counts = np.fromiter(map(len, examples), np.int64, len(examples))
-        sequences = FlatSequences.of(chain.from_iterable(examples), ids, words)
+        sequences = FlatSequences.of(chain.from_iterable(examples), ids)
         return cls(sequences, _boundaries(counts), num_cut)
 
     @classmethod

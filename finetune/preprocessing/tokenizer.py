@@ -13,13 +13,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from finetune.data import Finding, check_data
 from finetune.data.in_memory import input_list
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config, load_pretrained_tokenizer
 from finetune.preprocessing.batching import pack
-from finetune.preprocessing.encodings import WHOLE, DType, whole
+from finetune.preprocessing.encodings import WHOLE, DType
 from finetune.preprocessing.subwords import Subwords, Template
 from finetune.preprocessing.texts import Input, as_example, encode_texts
 from finetune.preprocessing.windows import WINDOW_OVERLAP, encode_words
@@ -110,9 +112,8 @@ class SubwordTokenizer(Subwords):
     @cached_property
     def id_dtype(self) -> DType:
         """The type of arrays that hold every subword id."""
-        most = self.backend.get_vocab_size()
-        # a vocabulary may have gaps; that a large one needs more is known already
-        return whole(max(self.backend.get_vocab().values()) if whole(most) != WHOLE else most)
+        highest = max(self.backend.get_vocab().values())
+        return np.dtype(np.uint16) if highest <= np.iinfo(np.uint16).max else WHOLE
 
     def unreadable(self, num_unknown: int, num_subwords: int) -> list[str]:
         """A note for the log if the vocabulary does not cover a text."""

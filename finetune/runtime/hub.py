@@ -286,19 +286,7 @@ def _not_cached(repo_type: _RepoType, id: str, revision: str | None) -> str:
     return f"{_named(repo_type, id)}: HF_HUB_OFFLINE is set, and the cache does not have it{at}."
 
 
-@contextlib.contextmanager
-def _bars_on_a_terminal() -> Iterator[None]:
-    from huggingface_hub.utils.tqdm import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
+def _bars_on_a_terminal() -> contextlib.AbstractContextManager[Any]:
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    if sys.stderr.isatty() or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
+    return contextlib.nullcontext() if sys.stderr.isatty() else disable_progress_bars()

