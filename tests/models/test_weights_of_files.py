@@ -125,15 +125,3 @@ def test_a_damaged_configuration_of_a_crf_run(inside: Any, tmp_path: Path) -> No
     (tmp_path / "config.json").write_text(json.dumps(content | {"tagger": inside}))
     with pytest.raises(UserError, match=r"cannot be loaded"):
         finetune.load(tmp_path)
-
-
-def test_vectors_that_are_not_finite(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("the bank of the river\n" * 20)
-    good, bad = tmp_path / "good.vec", tmp_path / "bad.vec"
-    good.write_text("2 2\nthe 1.0 0.5\nbank 0.5 1.0\n")
-    for value in ("inf", "-inf", "nan", "1e39"):
-        bad.write_text(f"2 2\nthe 1.0 0.5\nbank {value} 1.0\n")
-        words = ("--for", fx.checkpoint(), "--size=60", "--out", tmp_path / "out")
-        outcome = run("vocabulary", tmp_path / "text.txt", *words, "--vectors", good, bad)
-        assert outcome.code == 2 and f"{bad}:3" in outcome.err, outcome.err
-        assert not (tmp_path / "out").exists()
