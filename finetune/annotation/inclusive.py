@@ -14,14 +14,21 @@ from typing import Any
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Row
+from finetune.types import quantity
 
 
 def sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Row]:
     """Yield a row for each sentence of a document of DyGIE++.
 
     Raises:
-        DataError: A relation names words that are no span, or are spans of several types.
+        DataError: The lists of spans or relations do not fit the sentences, or a relation names
+            words that are no span, or are spans of several types.
     """
+    number = len(row["sentences"])
+    for name in {"ner", "relations"} & row.keys():
+        if len(row[name]) != number:
+            problem = f"`{name}` has {quantity(len(row[name]), 'list')}"
+            raise DataError(f"{where}: {problem} for {quantity(number, 'sentence')}.")
     first = 0
     for number, words in enumerate(row["sentences"]):
         location = f"{where}, sentence {number + 1}"

@@ -50,10 +50,11 @@ class VocabularyCommand(EncodingOption, SeedOption, Command):
     """Lower-case the text. With --for it is lower-cased if the model does that."""
     for_: Annotated[str | None, Help(name="--for")] = None
     """Pretrained encoder that gets the new vocabulary; the folder then also contains the model."""
-    init: Literal["overlap", "similarity"] = "similarity"
+    init: Literal["overlap", "similarity", "mean"] = "similarity"
     """Initialization of the new embeddings. `overlap` copies the embeddings of subwords that are in
     both vocabularies and draws the others at random; `similarity` computes the others from similar
-    copied ones, by similarity in the text (FOCUS) or in --vectors (WECHSEL)."""
+    copied ones, by similarity in the text (FOCUS) or in --vectors (WECHSEL); `mean` gives all
+    subwords the mean of the old embeddings."""
     vectors: tuple[str, ...] = ()
     """Two files of aligned word vectors in word2vec's text format: for the language of the model,
     then for that of the text."""

@@ -118,3 +118,7 @@ class PretrainConfig(TrainConfig):
         if self.model is not None or self.init_from is not None:
             option = "--model" if self.init_from is None else "--init-from"
             raise UserError(f"--config trains a new encoder: leave {option} out.")
+        if self.tuning != "full":
+            raise UserError(
+                f"--tuning {self.tuning}: --config has random weights, which all need training."
+            )

@@ -228,7 +228,7 @@ def write_vocabulary(command: VocabularyCommand) -> None:
     if counts := saved.get("embeddings"):
         show(
             f"embeddings ({command.init}): {counts['copied']:,} copied, "
-            f"{counts['averaged']:,} averaged from similar ones, {counts['other']:,} drawn at "
-            "random"
+            f"{counts['averaged']:,} averaged from similar ones, {counts['other']:,} "
+            + ("the mean of all" if command.init == "mean" else "drawn at random")
         )
     show(f"wrote {command.out}")

@@ -3,7 +3,7 @@
 ``overlap`` copies the embedding of each subword that both vocabularies have. ``similarity`` also
 computes the other embeddings as weighted means of old embeddings, by the similarity of static
 vectors: FOCUS (Dobler & de Melo 2023) with vectors from the text, or WECHSEL (Minixhofer et al.
-2022) with word vectors of both languages.
+2022) with word vectors of both languages. ``mean`` gives all subwords the mean of old embeddings.
 """
 
 from __future__ import annotations
@@ -143,14 +143,14 @@ def embedding_weights(
     Args:
         old: The tokenizer of the encoder.
         new: The new tokenizer, trained like the old one.
-        init: ``overlap`` or ``similarity``.
+        init: ``overlap``, ``similarity`` or ``mean``.
         lines: The text of the new vocabulary, for ``similarity`` without ``vectors`` (FOCUS).
         vectors: Vectors of the old and of the new subwords in one space, for ``similarity``
             (WECHSEL).
     """
     shape = len(new.tokenizer), len(old.tokenizer)
     pairs = np.array(sorted(overlap(old, new).items()), dtype=np.int64)
-    if vectors:  # special tokens alone are copied
+    if init == "mean" or vectors:  # special tokens alone are copied
         pairs = pairs[np.isin(pairs[:, 0], new.tokenizer.all_special_ids)]
     copies = sparse.coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape).tocsr()
     if vectors:
@@ -207,24 +207,24 @@ def sparsemax(scores: Array) -> Array:
     return weights
 
 
-def new_rows(weights: Any, old: Tensor, ordinary: Sequence[int], seed: int = 0) -> Tensor:
+def new_rows(weights: Any, old: Tensor, ordinary: Sequence[int], seed: int | None = 0) -> Tensor:
     """Compute the rows of a matrix [V, H] or bias [V] as weighted means of the old rows.
 
     Rows without weights get the mean of the ``ordinary`` old rows; in a matrix plus Gaussian noise
-    of their standard deviation.
+    of their standard deviation, unless ``seed`` is None.
     """
     old_rows = old.double().numpy()
     rows: Array = weights @ old_rows
     unknown, ordinary_rows = np.diff(weights.indptr) == 0, old_rows[ordinary]
     rows[unknown] = ordinary_rows.mean(axis=0)
-    if old.ndim == 2:
+    if old.ndim == 2 and seed is not None:
         drawn = np.random.default_rng(seed).standard_normal(rows[unknown].shape)
         rows[unknown] += ordinary_rows.std(axis=0) * drawn
     return torch.from_numpy(rows).to(old.dtype)
 
 
 def with_vocabulary(
-    name: str, old: SubwordTokenizer, new: SubwordTokenizer, weights: Any, seed: int = 0
+    name: str, old: SubwordTokenizer, new: SubwordTokenizer, weights: Any, seed: int | None = 0
 ) -> Any:
     """Load the model of a checkpoint with another vocabulary, and with its masked-LM head if any.
 
@@ -276,7 +276,8 @@ def transfer(
     if len({of_language.shape[1] for of_language in vectors}) > 1:
         raise UserError("--vectors have different numbers of dimensions: name files in one space.")
     weights = embedding_weights(old, new, command.init, lines, vectors)
-    model = with_vocabulary(str(command.for_), old, new, weights, command.seed)
+    seed = None if command.init == "mean" else command.seed
+    model = with_vocabulary(str(command.for_), old, new, weights, seed)
     with quiet():
         model.save_pretrained(folder)
     other, copied, averaged = np.bincount(np.diff(weights.indptr).clip(max=2), minlength=3).tolist()

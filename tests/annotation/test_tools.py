@@ -194,6 +194,7 @@ def test_spans_with_inclusive_ends(tmp_path):
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
+        (DYGIE | {"ner": [[]]}, "item 1: `ner` has 1 list for 3 sentences"),
         (DYGIE | {"relations": [[], [[2, 2, 5, 5, "met"]], []]}, "words 2 to 2 .* are no span in"),
         (
             DYGIE | {"ner": [[], [[2, 3, "PER"], [2, 3, "X"], [5, 5, "PER"]], []]},

@@ -166,6 +166,9 @@ def test_similarity_map():
     ordinary = range(5, weights.shape[1])
     applied = new_rows(weights, old_rows, ordinary)
     torch.testing.assert_close(applied[list(pairs)], old_rows[list(pairs.values())])
+    mean = new_rows(embedding_weights(old, new, "mean"), old_rows, ordinary, None)
+    torch.testing.assert_close(mean[-1], old_rows[5:].mean(0))
+    torch.testing.assert_close(mean[:5], old_rows[:5])
 
 
 def test_words_in_like_contexts_have_similar_vectors():
