@@ -25,7 +25,7 @@ from finetune.config.tasks import ADVICE, CONFIGS, IN_MEMORY, OTHER_NAMES, Train
 from finetune.config.values import require_count
 from finetune.data import Dataset
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
-from finetune.evaluation.runs import RunFolder
+from finetune.evaluation.runs import RunFolder, write_run_checksums
 from finetune.inference.predictor import Predictor
 from finetune.registry import install_command
 from finetune.reporting.environment import RunOutcome, write_environment
@@ -548,6 +548,7 @@ def _finished(
         threads=torch.get_num_threads(),
     )
     summary = report_run(result.folder)
+    write_run_checksums(result.folder)
     repeatable = repeatable and not (config.custom_metrics or config.custom_loss)
     # last: now the run is finished
     write_run_readme(config, result, outcome, command, repeatable=repeatable)

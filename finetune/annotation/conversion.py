@@ -80,6 +80,12 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
             "the relations are not written",
             lambda example: example.relations,
         )
+    if to in _TOOLS and of_words:
+        count(
+            "with words that begin or end with invisible characters",
+            "a reader of their text leaves these characters out of its words",
+            lambda example: not all(map(_is_visible, example.words)),
+        )
     if of_words and to != "conll":  # in JSON Lines, words may be without a text
         rows = [
             row if to == "jsonl" and row.example.text is None else with_text(row) for row in rows
@@ -99,6 +105,11 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
     notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
     left_out = sum(len(ids) for (_, what), ids in omitted.items() if what == LEFT_OUT)
     return notes, len(rows) - left_out
+
+
+def _is_visible(word: str) -> bool:
+    offsets = split_words(word)[1]
+    return not word or (bool(offsets) and (offsets[0][0], offsets[-1][1]) == (0, len(word)))
 
 
 def _plain_text(row: AnnotatedRow, has_votes: bool) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from finetune.cli.output import (
 from finetune.cli.readable import prediction_line, show_explanations
 from finetune.config.options import DATA, OUTPUT, argument
 from finetune.data.json_files import read_object
+from finetune.evaluation.runs import RunFolder
 from finetune.registry import PLUGINS
 from finetune.runtime.files import SaveError
 from finetune.runtime.processes import num_processes, process_index
@@ -195,6 +196,10 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         if self.explain:
             require_explained(model.task)  # refused before anything is predicted
+        try:
+            RunFolder.open(model.folder.parent).require_intact(model_only=True)
+        except UserError as error:
+            show(f"warning: {error}", error=True)
         return model
 
     def _predictions(

@@ -56,7 +56,7 @@ class Thresholds(DecisionGoal, FormatOption, Command):
                 "download the model into a folder."
             )
         from finetune.evaluation.prediction_types import TYPES
-        from finetune.evaluation.runs import RunFolder
+        from finetune.evaluation.runs import CHECKSUMS, RunFolder, write_run_checksums
         from finetune.inference.vectors import FILE as DISTANCE_FILE
         from finetune.inference.vectors import choose_distance
 
@@ -72,6 +72,8 @@ class Thresholds(DecisionGoal, FormatOption, Command):
             replace_state(replace(task, state=replace(state, **fields)), model)
             if self.reset:
                 (model / DISTANCE_FILE).unlink(missing_ok=True)
+            if (model.parent / CHECKSUMS).is_file():
+                write_run_checksums(model.parent)
         if choice is None:
             return show(f"{model}: thresholds and decisions removed.")
         self._print(choice)

@@ -186,6 +186,8 @@ class OnnxModel:
         from tokenizers import Tokenizer
 
         folder = Path(folder)
+        if not is_export(folder):
+            raise UserError(f"{folder}: no {SETTINGS} in it: name the folder of an export.")
         self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.task: str = self.settings["task"]
         backend = Tokenizer.from_file(str(folder / "tokenizer.json"))

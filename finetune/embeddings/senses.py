@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from finetune.cli.output import (
@@ -32,7 +33,7 @@ from finetune.cli.output import (
 from finetune.data.json_files import read_object
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
 from finetune.embeddings.vectors import Array, unit_vectors
-from finetune.embeddings.wordnet import Inventory, read_inventory
+from finetune.embeddings.wordnet import DATA_FILES, Inventory, pos_of, read_inventory
 from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder
 from finetune.runtime.files import replace_folder, write_text
@@ -153,11 +154,13 @@ class WordSenses:
         ``options`` are more arguments of ``Embedder``.
 
         Raises:
-            UserError: Settings do not fit together, or a file cannot be read.
+            UserError: No target has gold, settings do not fit together, or a file cannot be read.
         """
         inventory = read_inventory(settings.inventory)
         if settings.gloss_weight and settings.inventory is None:
             raise UserError("glosses come from an inventory: add --inventory FOLDER.")
+        if not any(target.senses for example in train for target in example.targets):
+            raise UserError("no target of the training data has gold senses.")
         senses = cls(settings, {}, {}, inventory, settings.embedder(**options))
         reporter = reporter or Reporter(quiet=True)
         counts: defaultdict[Lemma, Counter[str]] = defaultdict(Counter)
@@ -279,13 +282,20 @@ class WordSenses:
         """Load a folder that ``save`` wrote; ``options`` are more arguments of ``Embedder``.
 
         Raises:
-            UserError: The model has changed.
+            UserError: The folder has no sense vectors, or its model has changed.
         """
         folder = Path(folder)
-        content = read_object(folder / SENSES_FILE)
-        settings = SenseSettings(**content["settings"])
-        counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
-        vectors = load_file(folder / VECTORS_FILE)
+        path = folder / SENSES_FILE
+        if not path.is_file():
+            raise UserError(f"{folder}: no {SENSES_FILE} in it: name a run of finetune wsd.")
+        counts_type = list[list[str | dict[str, int]]]
+        content = read_object(path, {"settings": dict, "weights": str, "counts": counts_type})
+        try:
+            settings = SenseSettings(**content["settings"])
+            counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
+            vectors = load_file(folder / VECTORS_FILE)
+        except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
+            raise UserError(f"{folder}: damaged ({error}): fit the senses again.") from error
         embedder = settings.embedder(**options)
         if content["weights"] != embedder.weights_hash:
             raise UserError(
@@ -350,17 +360,41 @@ def fit_senses(command: Wsd) -> None:
 
 
 def predict_senses(command: Predict) -> None:
-    """Write the senses of the targets of --file, or of the marked words of --text."""
+    """Write the senses of the targets of --file, or print the senses of words in a --text."""
     refuse_options(command, PREDICT_OPTIONS, "a run of wsd")
+    if command.text and command.out is not None:
+        raise UserError("--text prints the senses of a sentence: leave --out out.")
     quiet_libraries()
     run, file = Path(command.folder), command.file or ""
     examples = [] if command.text else list(read_sense_file(file, command.encoding))
     senses = WordSenses.load(run, max_tokens=command.max_tokens)
-    listed = senses.inventory.senses.keys() | senses.counts.keys()
-    examples += [marked_sentence(text, lambda *lemma: lemma in listed) for text in command.text]
+    for text in command.text:
+        _show_senses(senses, text)
+    if command.text:
+        return
     predictions = senses.predict(examples, reporter=Reporter())
     with open_rows(command.out, [Path(file), *run.glob("*")]) as write:
         for prediction in predictions:
             write(prediction.to_dict())
     if scores := sense_scores(predictions):
         show("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), error=True)
+
+
+def _show_senses(senses: WordSenses, text: str) -> None:
+    listed = senses.inventory.senses.keys() | senses.counts.keys()
+    sentence = marked_sentence(text, lambda *lemma: lemma in listed)
+    has_glosses = all((senses.inventory.folder / name).is_file() for name in DATA_FILES.values())
+    by_word: dict[tuple[int, str], dict[str, float | None]] = {}
+    for target, _, scores in senses.predict([sentence]):
+        candidates = by_word.setdefault((target.start, target.key), {})
+        candidates |= {sense: scores.get(sense) for sense in senses.candidates(target)}
+    for number, ((_, word), candidates) in enumerate(by_word.items()):
+        glosses = senses.inventory.glosses(candidates) if has_glosses else {}
+        show("\n" * (number > 0) + word)
+        # senses without vectors follow in the order of the inventory
+        order = sorted(candidates.items(), key=lambda item: (item[1] is None, -(item[1] or 0.0)))
+        rows = [
+            (sense, pos_of(sense), score, glosses.get(sense, "").rpartition(" - ")[2])
+            for sense, score in order
+        ]
+        print_table(("sense", "part of speech", "score", "gloss"), rows)

@@ -19,6 +19,8 @@ import numpy.typing as npt
 from finetune.types import UserError
 
 Array = npt.NDArray[Any]
+CONSTANT = 1e-7
+"""A dimension is constant if its deviation is at most this fraction of its mean (float32)."""
 
 
 def unit_vectors(vectors: npt.ArrayLike) -> Array:
@@ -64,7 +66,7 @@ class Standardizer:
     Examples:
         >>> standardizer = Standardizer.fit([np.array([[0.0, 5.0], [2.0, 5.0]])])
         >>> standardizer(np.array([3.0, 6.0])).tolist()  # the second dimension is constant
-        [2.0, 1.0]
+        [2.0, 0.0]
     """
 
     mean: Array
@@ -90,12 +92,23 @@ class Standardizer:
                 count, shape = count + len(values), values.shape[1:]
         if count < 2:
             raise UserError(f"standardizing needs a corpus of two or more vectors, not {count}.")
-        return cls(scaler.mean_.reshape(shape), scaler.scale_.reshape(shape), count)
+        mean, deviation = scaler.mean_.reshape(shape), np.sqrt(scaler.var_).reshape(shape)
+        deviation = np.where(deviation <= CONSTANT * np.abs(mean), 0.0, deviation)
+        return cls(mean, deviation, count)
 
     def __call__(self, vectors: npt.ArrayLike) -> Array:
         """Compute z = (x - mean) / deviation (equation 11.12) of vectors [..., *shape].
 
-        Dimensions that are constant in the corpus are not scaled.
+        Dimensions that are constant in the corpus have no scale; they become 0.
         """
-        result: Array = (np.asarray(vectors) - self.mean) / self.deviation
+        values = np.asarray(vectors)
+        if values.shape[values.ndim - self.mean.ndim :] != self.mean.shape:
+            raise UserError(
+                f"the standardizer is fitted to vectors {list(self.mean.shape)}, not "
+                f"{list(values.shape)}: fit it again with this model and these layers."
+            )
+        scale = np.divide(
+            1.0, self.deviation, out=np.zeros_like(self.deviation), where=self.deviation > 0
+        )
+        result: Array = (values - self.mean) * scale
         return result

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
@@ -12,9 +13,15 @@ from typing import Any, Literal, NotRequired, TypedDict
 from finetune.config.tasks import CONFIGS, column_map
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
+from finetune.runtime.cache import file_hash
+from finetune.runtime.files import write_text
 from finetune.types import UserError, abbreviated
 
 _PREDICTIONS = "predictions.{}.jsonl"
+CHECKSUMS = "checksums.json"
+"""File of a finished run, and of a checkpoint, with the hashes of its files."""
+_MODEL = ("adapter", "best")
+"""The folders of a run with its model, which is not made again from the others."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,18 @@ class RunFolder:
                 or f"{self.path / 'config.json'}: damaged or missing: restore it from a copy, or "
                 "train again with another --out."
             )
+
+    def require_intact(self, *, model_only: bool = False) -> Path | None:
+        """Raise UserError if the model of a finished run changed; return another changed file."""
+        has_checksums = (self.path / CHECKSUMS).is_file()
+        changed = damaged_file(self.path, _MODEL if model_only else ()) if has_checksums else None
+        if changed and changed.relative_to(self.path).parts[0] in _MODEL:
+            raise UserError(
+                f"{changed}: damaged, changed or missing since the run was finished: restore it "
+                f"from a copy, or delete {self.path} and train again. If you changed it yourself, "
+                f"delete {self.path / CHECKSUMS}."
+            )
+        return changed
 
     @property
     def columns(self) -> dict[str, str]:
@@ -168,6 +187,43 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """Read the summary of several seeds or folds; OSError if there is none."""
     folds = folder / "folds.json"
     return read_object(folds if folds.is_file() else folder / "seeds.json", _SUMMARY)
+
+
+def write_run_checksums(folder: Path) -> None:
+    """Write the hashes of the files of a finished run: model, settings, predictions, scores."""
+    files = [folder / name for name in _FILES if (folder / name).is_file()]
+    files += folder.glob(_PREDICTIONS.format("*"))
+    files += [
+        path
+        for name in _MODEL
+        for path in (folder / name).rglob("*")
+        if path.is_file() and path.suffix != ".md"
+    ]
+    write_checksums(folder, files)
+
+
+def write_checksums(folder: Path, files: Iterable[Path]) -> None:
+    """Write the hashes of files in a folder."""
+    hashes = {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
+    write_text(folder / CHECKSUMS, json.dumps(hashes, indent=2) + "\n")
+
+
+def damaged_file(folder: Path, parts: Collection[str] = ()) -> Path | None:
+    """Find a file that is damaged or missing since checksums were written; None without one.
+
+    Files of the model come first. Files elsewhere than in ``parts`` are not read, if there are any.
+    """
+    path = folder / CHECKSUMS
+    try:
+        hashes = read_object(path)
+        names = [name for name in hashes if not parts or name.split("/")[0] in parts]
+        for name in sorted(names, key=lambda name: name.split("/")[0] not in _MODEL):
+            path = folder / name
+            if file_hash(path) != hashes[name]:
+                return path
+    except (OSError, UserError):
+        return path
+    return None
 
 
 def find_system(name: str, split: str) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""Load a tokenizer, build sequences, and check data.
+"""Load a tokenizer, check that it aligns subwords with words, build sequences, and check data.
 
 Special tokens come from a template that is read off the tokenizer once, so all sequences are built
 in the same way.
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.config.values import conforms
 from finetune.data import Finding, check_data
 from finetune.data.in_memory import input_list
 from finetune.data.word_splitting import UNSPACED
@@ -42,7 +43,7 @@ class SubwordTokenizer(Subwords):
             each word with its leading space, as in running text (Liu et al., 2019).
 
     Raises:
-        UserError: The tokenizer adds no special tokens, or has no file or no vocabulary.
+        UserError: The tokenizer adds no special tokens or does not align subwords with words.
     """
 
     def __init__(self, tokenizer: Any, *, words: bool = False) -> None:
@@ -73,6 +74,15 @@ class SubwordTokenizer(Subwords):
                 "first token to classify from. The tokenizer files are damaged or not from an "
                 "encoder: choose another model."
             )
+        if words:
+            probe = self.backend.encode(
+                ["one", "two", "three"], is_pretokenized=True, add_special_tokens=False
+            )
+            if sorted(set(probe.word_ids)) != [0, 1, 2]:
+                raise UserError(
+                    f"{self.name}: its tokenizer does not align subwords with words "
+                    f"(word ids {probe.word_ids} for three words): choose another model."
+                )
         special = (tokenizer.unk_token_id, tokenizer.mask_token_id, tokenizer.sep_token_id)
         tokens = [token for token in special if token is not None]
         self.placeholder = int(tokens[0] if tokens else self.single.prefix[0])
@@ -147,7 +157,15 @@ class SubwordTokenizer(Subwords):
     @classmethod
     def saved(cls, name: str | Path, *, words: bool = False, **options: Any) -> SubwordTokenizer:
         """Load the tokenizer saved with a model, also with one of a custom class."""
-        return cls(load_pretrained_tokenizer(str(name), **options), words=words)
+        tokenizer = load_pretrained_tokenizer(str(name), **options)
+        try:
+            return cls(tokenizer, words=words)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust; its class has no module
+                raise
+            raise UserError(
+                f"{name}: its tokenizer.json is damaged ({error}): restore it from its source."
+            ) from None
 
     def equals(self, other: SubwordTokenizer) -> bool:
         """Whether another tokenizer gives the same ids for the same texts."""
@@ -168,6 +186,8 @@ class SubwordTokenizer(Subwords):
         limit = min(model_limits, default=LONGEST)
         if configured is None:
             return min(limit, LONGEST)
+        if not conforms(configured, int):
+            raise UserError(f"--max-length must be a whole number, not {configured!r:.60}.")
         if configured > limit:
             raise UserError(
                 f"--max-length {configured} exceeds the {limit} tokens that {self.name} can take: "
@@ -204,6 +224,11 @@ class SubwordTokenizer(Subwords):
 
     def _template(self, pair: bool) -> Template:
         size = len(self.text_subwords(["a"])[0])
+        if size == 0:
+            raise UserError(
+                f"{self.name}: its tokenizer has no subwords for the letter a. The tokenizer files "
+                "are damaged or not from a text encoder: choose another model."
+            )
         encoding = self.backend.encode("a", "a") if pair else self.backend.encode("a")
         ids, types, special = encoding.ids, encoding.type_ids, encoding.special_tokens_mask
         text = [index for index, mask in enumerate(special) if not mask]

@@ -105,6 +105,7 @@ def load_tokenizer(
     """Load the model to begin with, if there is one, and the tokenizer of the encoder."""
     words = config.description.words
     if config.init_from is not None:
+        RunFolder.open(Path(config.init_from)).require_intact()
         warm_start = find_warm_start(config, task.reusable_head, labels, problem)
         return warm_start, SubwordTokenizer.saved(warm_start.source, words=words)
     return None, SubwordTokenizer.from_pretrained(str(config.model), words=words)

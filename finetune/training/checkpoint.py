@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -14,18 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
-from finetune.data.json_files import read_object
+from finetune.evaluation.runs import CHECKSUMS, damaged_file, write_checksums
 from finetune.models.adapters import plain_layers, save_adapter_state
 from finetune.models.master_weights import MasterWeights
-from finetune.runtime.cache import file_hash
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.types import UserError
 
 OPTIMIZER = "optimizer.safetensors"
 STATE = "trainer_state.json"
-CHECKSUMS = "checksums.json"
-"""File with the hashes of the other files."""
 
 
 @dataclass
@@ -76,7 +72,8 @@ def save_checkpoint(
     save_file(tensors, str(folder / OPTIMIZER))
     text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"
     (folder / STATE).write_text(text, encoding="utf-8")
-    (folder / CHECKSUMS).write_text(json.dumps(_hashes(folder), indent=2) + "\n", encoding="utf-8")
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    write_checksums(folder, [path for path in paths if path != folder / CHECKSUMS])
 
 
 def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) -> TrainerState:
@@ -103,19 +100,10 @@ def _known(cls: Any, values: Mapping[str, Any]) -> Any:
     return cls(**{name: value for name, value in values.items() if name in names})
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {path.relative_to(folder).as_posix(): file_hash(path) for path in paths}
-
-
 def check_files(folder: Path) -> None:
     """Raise UserError unless a checkpoint has the files that were saved, unchanged."""
-    hashes, damaged = _hashes(folder), [CHECKSUMS]
-    with contextlib.suppress(OSError, UserError):
-        saved = read_object(folder / CHECKSUMS)
-        damaged = [name for name, value in saved.items() if hashes.get(name) != value]
-    if damaged:
+    if damaged := damaged_file(folder):
         raise UserError(
-            f"{folder / damaged[0]}: damaged, changed or missing, so that training cannot "
-            f"continue: restore {folder} from a copy, or train again with another --out."
+            f"{damaged}: damaged, changed or missing, so that training cannot continue: restore "
+            f"{folder} from a copy, or train again with another --out."
         )

@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import IN_MEMORY, Resume, TrainConfig, affects_of
 from finetune.data import Dataset
+from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import chunks, full_precision, predict
 from finetune.inference.predictor import Predictor
 from finetune.models.fewer_layers import save_with_layers, spread_layers
@@ -262,6 +263,7 @@ def require_distillable(task: Task, folder: str | Path) -> None:
 def load_teacher(folder: str | Path) -> Teacher:
     """Load the model of a run folder; UserError if its task cannot be distilled."""
     path = model_folder(folder)
+    RunFolder.open(Path(folder)).require_intact()
     task = saved_task(path)
     require_distillable(task, folder)
     return Teacher(str(folder), path, task, task.model(path))

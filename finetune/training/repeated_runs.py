@@ -214,7 +214,12 @@ def state_of(config: TrainConfig) -> str:
     pin_model(run, config)
     for problem in filter(None, run.problems.values()):
         Reporter().log(f"{problem} The seed is scored again.")
-    return "finished" if run.is_finished else "unfinished"
+    if not run.is_finished:
+        return "unfinished"
+    if (damaged := run.require_intact()) is None:
+        return "finished"
+    Reporter().log(f"{damaged}: changed since the run was finished. The seed is scored again.")
+    return "unfinished"
 
 
 def plan_seeds(

@@ -28,7 +28,7 @@ from finetune.data import Dataset
 from finetune.data.json_files import parse_json
 from finetune.data.sources import is_test
 from finetune.evaluation.predictions import to_row
-from finetune.evaluation.runs import RunFolder, last_part
+from finetune.evaluation.runs import CHECKSUMS, RunFolder, last_part
 from finetune.models.adapters import adapters, export_adapter, plain_layers
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.runtime.files import (
@@ -268,6 +268,7 @@ class RunWriter:
                     "the weights will differ by rounding from an uninterrupted run, and by the "
                     "masks of dropout"
                 )
+            self.run.require_intact()
             _log_lines(self.path / "log.jsonl")  # a damaged log is refused before files change
             return self.last.is_dir(), notes
 
@@ -295,6 +296,7 @@ class RunWriter:
         content["num_processes"] = self.accelerator.num_processes
         content |= {} if self.teacher is None else {"teacher": dict(self.teacher)}
         content |= {} if self.loss is None else {"loss_function": self.loss}
+        on_main_process(lambda: (self.path / CHECKSUMS).unlink(missing_ok=True))
         self.write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def require_shared(self) -> None:
@@ -377,6 +379,10 @@ def _log_lines(path: Path) -> list[dict[str, Any]]:
     for number, text in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
         if text.endswith("}"):  # else it was cut
             line = parse_json(text, f"{path}:{number}", ": remove the line.")
+            if not isinstance(line, dict) or type(line.get("step")) is not int:
+                raise UserError(
+                    f"{path}:{number}: damaged, `step` must be a whole number: remove the line."
+                )
             lines.append(line)
     return lines
 

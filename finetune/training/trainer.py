@@ -90,6 +90,10 @@ def fit(
             to resume.
         Interrupted: After Ctrl-C or SIGTERM, once the checkpoint is written.
     """
+    if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
+        raise UserError(
+            f"callbacks must be a list of objects of finetune.Callback, not {callbacks!r:.60}."
+        )
     with contextlib.ExitStack() as opened:
         folder = folder or opened.enter_context(open_run(config))
         reporter = reporter or Reporter(quiet=not folder.accelerator.is_main_process)

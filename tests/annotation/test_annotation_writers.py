@@ -82,6 +82,14 @@ def test_spans_in_columns(spans: Annotations, tmp_path):
     ]
 
 
+def test_invisible_characters_are_counted(tmp_path):
+    rows = [{"id": 5, "tokens": ["\u200bParis", "is"], "tags": ["B-LOC", "O"]}]
+    annotations = read_annotations(write_jsonl(tmp_path / "a.jsonl", rows))
+    again, notes = converted(annotations, "doccano", tmp_path)
+    assert again.rows[0].example.text == "\u200bParis is"
+    assert any(note.startswith("1 row with words that begin or end with inv") for note in notes)
+
+
 def test_utf_16_of_doccano(spans: Annotations, tmp_path):
     row = written(spans, "doccano", tmp_path)[0]
     start, end, _ = row["label"][-1]

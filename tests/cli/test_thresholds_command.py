@@ -12,6 +12,7 @@ import pytest
 
 import finetune
 from finetune.cli.main import main
+from finetune.evaluation.runs import RunFolder
 from tests import fixtures as fx
 from tests import small_data
 from tests.command import run
@@ -196,6 +197,7 @@ def test_sets_distances_and_costs_are_saved_together(workdir: Path, tmp_path: Pa
     main(["compare", str(run), str(again), "--metric", "mean_cost", "--resamples", "50"])
     main(["thresholds", str(run), "--reset"])
     assert not (run / "best" / "distance.safetensors").exists()
+    assert RunFolder.open(run).require_intact() is None
 
 
 def test_one_of_several_classes_has_no_threshold(workdir: Path, tmp_path: Path, capsys) -> None:

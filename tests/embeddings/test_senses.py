@@ -167,6 +167,11 @@ def test_the_prior_is_chosen_on_validation(splits: dict[str, list[TokenExample]]
         fitted.settings = replace(fitted.settings, prior=prior)
         f1[prior] = sense_scores(fitted.predict(splits["validation"]))["f1"]
     assert chosen == min(prior for prior in PRIORS if f1[prior] == max(f1.values()))
+    without_gold = [
+        replace(e, targets=tuple(replace(t, senses=()) for t in e.targets)) for e in splits["train"]
+    ]
+    with pytest.raises(UserError, match="no target of the training data has gold"):
+        WordSenses.fit(settings, without_gold)
 
 
 @pytest.fixture(scope="module")
@@ -199,11 +204,14 @@ def test_scores_of_a_run(fitted: Path) -> None:
 
 
 def test_predictions_of_texts_and_files(fitted: Path, tmp_path: Path) -> None:
-    typed = run("predict", fitted, "--text", "He sat on the *banks=bank* with a *bass*.").ok().rows
-    assert [(row["id"], row["lemma"]) for row in typed] == [("banks", "bank"), ("bass", "bass")]
-    scores = list(typed[0]["scores"].values())
-    assert len(scores) > 1 and scores == sorted(scores, reverse=True)
-    assert typed[0]["senses"] == [next(iter(typed[0]["scores"]))]
+    typed = run("predict", fitted, "--text", "He sat on the *banks=bank* of the river.").ok()
+    lines = typed.out.splitlines()
+    assert lines[0] == "banks" and lines[1].split()[:2] == ["sense", "part"]
+    assert "bank%1:17:00::" in typed.out and "the edge of a river" in typed.out
+    scored = [float(line.split()[2]) for line in lines[2:] if line.split()[2][-1].isdigit()]
+    assert len(scored) > 1 and scored == sorted(scored, reverse=True)
+    named = run("predict", fitted, "--text", "He *went=bank* there, and took the *bass*.").ok()
+    assert {"went", "bass"} <= {*named.out.splitlines()}, named.err
     targets = [
         {"start": 1, "end": 2, "lemma": "bass", "pos": "NOUN"},
         {"start": 0, "end": 1, "lemma": "kiosk", "pos": "NOUN"},
@@ -218,5 +226,6 @@ def test_predictions_of_texts_and_files(fitted: Path, tmp_path: Path) -> None:
         (["--text", "no mark"], "no word is marked"),
         (["--text", "a *zzz*"], "no sense of 'zzz'"),
         (["--file", new, "--threshold", "0.5"], "--threshold: it does not apply to a run of wsd"),
+        (["--text", "a *bank*", "--out", saved], "--text prints the senses of a sentence"),
     ):
         run("predict", fitted, *arguments).refused(message)

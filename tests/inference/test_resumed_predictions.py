@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -105,6 +106,16 @@ def test_a_table_keeps_its_separator_and_names_gold(tmp_path: Path) -> None:
     assert [row["gold"] for row in read_jsonl(tmp_path / "p.jsonl")] == [label, label]
     scored = json.loads(run("score", tmp_path / "p.jsonl", "--json").ok().out)
     assert scored["accuracy"] in (0.0, 0.5, 1.0)
+
+
+def test_weights_that_have_changed_are_told(tmp_path: Path) -> None:
+    run_folder = shutil.copytree(fx.trained("classify"), tmp_path / "run")
+    assert "warning" not in run("predict", run_folder, "--text", "a room").ok().err
+    for name in ("README.md", "best/config.json"):
+        with (run_folder / name).open("a") as file:
+            file.write(" ")
+    told = run("predict", run_folder, "--text", "a room").ok().err
+    assert "warning: " in told and "config.json: damaged, changed or missing since" in told
 
 
 def test_on_a_terminal_a_text_gets_a_line_for_people(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import random
 from functools import partial
 from itertools import chain
 
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, CanineTokenizer, PreTrainedTokenizerFast
 
 from finetune.data.word_splitting import UNSPACED
@@ -201,15 +203,44 @@ def test_other_sequences_get_no_space() -> None:
     assert not SubwordTokenizer(made, words=True).leading_space
 
 
-def test_refused_tokenizers() -> None:
-    names = ["[CLS]", "[SEP]", *"aonetwhr"]
+def damaged(vocabulary: str, processor: bool = True) -> PreTrainedTokenizerFast:
+    """A BPE that knows some letters only and drops all others."""
+    names = ["[CLS]", "[SEP]", *vocabulary]
     backend = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
-    special: dict[str, str] = {"cls_token": "[CLS]", "sep_token": "[SEP]"}
-    plain = PreTrainedTokenizerFast(tokenizer_object=backend, name_or_path="plain", **special)
-    with pytest.raises(ValueError, match="plain: its tokenizer adds no special"):
-        SubwordTokenizer(plain)
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    if processor:
+        backend.post_processor = TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B [SEP]",
+            special_tokens=[("[CLS]", 0), ("[SEP]", 1)],
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, cls_token="[CLS]", sep_token="[SEP]", name_or_path="broken"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "message"),
+    [
+        (damaged("aonetwhr", processor=False), False, "broken: its tokenizer adds no special"),
+        # a word id for each of three words, or none of the alignment can be trusted
+        (damaged("ae"), True, r"does not align subwords with words.*word ids \[0, 2, 2\]"),
+        (damaged("xyz"), False, "broken: its tokenizer"),
+    ],
+)
+def test_refused_tokenizers(given, words: bool, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SubwordTokenizer(given, words=words)
+
+
+def test_a_tokenizer_in_python_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no tokenizer\.json"):
         SubwordTokenizer(CanineTokenizer())
+
+
+def test_accepted_tokenizers() -> None:
+    SubwordTokenizer(damaged("ae"))  # whole texts need no word ids
+    assert SubwordTokenizer(damaged("aonetwhr"), words=True).placeholder == 1, "no unknown: [SEP]"
 
 
 def test_missing_tokenizer_files(tmp_path) -> None:
@@ -218,6 +249,16 @@ def test_missing_tokenizer_files(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"tokenizer\.json: ") as caught:
         SubwordTokenizer.from_pretrained(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_a_template_with_an_unknown_token_is_damage(tmp_path) -> None:
+    """Rust panics, which is no Exception."""
+    path = tiny.save_tiny_checkpoint(tmp_path, "bert") / "tokenizer.json"
+    content = json.loads(path.read_text())
+    del content["post_processor"]["special_tokens"]["[CLS]"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"its tokenizer\.json is damaged"):
+        SubwordTokenizer.from_pretrained(tmp_path)
 
 
 def test_a_batch_of_texts_or_pairs_is_cut() -> None:
@@ -232,6 +273,8 @@ def test_a_batch_of_texts_or_pairs_is_cut() -> None:
     for wrong, message in ((["a", 3], "input 1: 3 is neither a text"), ("a", "takes a list")):
         with pytest.raises(UserError, match=message):
             tokenizer(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"--max-length must be a whole number, not 16\.5"):
+        tokenizer(["a"], max_length=16.5)
     with pytest.raises(UserError, match="--max-length 2 leaves no room"):
         tokenizer(["a"], max_length=2)
 

@@ -109,7 +109,10 @@ def test_an_own_metric_selects_the_model(tmp_path: Path) -> None:
     ]
 
 
-def test_other_metrics_are_refused(tmp_path: Path) -> None:
+def test_other_callbacks_and_metrics_are_refused(tmp_path: Path) -> None:
+    for other in ([None], [finetune.Callback], finetune.Callback(), [print]):
+        with pytest.raises(UserError, match="callbacks must be a list of objects"):
+            train(tmp_path / "run", callbacks=other)
     for metrics in ([len], {"mine": 3}):
         with pytest.raises(UserError, match="metrics must be a dict of functions"):
             train(tmp_path / "run", metrics=metrics)

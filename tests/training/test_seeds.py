@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
 from pathlib import Path
 
@@ -119,6 +120,37 @@ def test_an_error_if_no_seed_has_a_model(recipe: Path, tmp_path: Path) -> None:
         run("run", recipe, *arguments).refused(said)
     found = content(tmp_path / "out")
     assert found["seeds"] == [] and len(found["degenerate"]) == 2
+
+
+@pytest.fixture(scope="module")
+def finished(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one seed."""
+    out = tmp_path_factory.mktemp("finished") / "out"
+    run("run", recipe, "--seeds", "1", "--out", out).ok()
+    return out
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("best/model.safetensors", "best/model.safetensors: damaged, changed or missing since"),
+        ("metrics.json", "metrics.json: changed since the run was finished. The seed is scored"),
+    ],
+)
+def test_a_finished_run_that_has_changed(
+    file: str, said: str, recipe: Path, finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    command = ("run", recipe, "--seeds", "1", "--out", tmp_path / "out")
+    path = tmp_path / "out" / "seed-1" / file
+    before = path.read_bytes()
+    path.write_bytes(b"{}" if file == "metrics.json" else before[:-2] + b"0" + before[-1:])
+    if path.parent.name == "best":
+        run(*command).refused(said)
+        run("run", recipe, "--out", path.parents[1], "--resume", "auto").refused(said)
+    else:
+        assert said in run(*command).ok().err
+        assert path.read_bytes() == before and "finished: kept" in run(*command).out
 
 
 def test_summary_by_hand():
