@@ -69,6 +69,8 @@ class TrainedRun:
     """The run folder, with the model, predictions, README and report."""
     metrics: Mapping[str, Mapping[str, float]]
     """Scores by split and name."""
+    metric: str
+    """The metric that selects the model."""
     outcome: RunOutcome
     """Baselines, and why the run is degenerate if it is."""
     notes: tuple[str, ...] = ()
@@ -77,13 +79,12 @@ class TrainedRun:
     """The main score with its interval, and the scores of classes, as text."""
 
     def __repr__(self) -> str:
-        first_scores = "".join(
-            f", {split} {name} {value:.4f}"
+        scores = "".join(
+            f", {split} {self.metric} {values[self.metric]:.4f}"
             for split, values in self.metrics.items()
-            for name, value in list(values.items())[:1]
-            if not split.endswith("_without_leaks")
+            if self.metric in values and not split.endswith("_without_leaks")
         )
-        return f"TrainedRun({str(self.folder)!r}{first_scores})"
+        return f"TrainedRun({str(self.folder)!r}{scores})"
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -552,7 +553,8 @@ def _finished(
     repeatable = repeatable and not (config.custom_metrics or config.custom_loss)
     # last: now the run is finished
     write_run_readme(config, result, outcome, command, repeatable=repeatable)
-    return TrainedRun(result.folder, result.metrics, outcome, tuple(result.notes), tuple(summary))
+    notes, metric = tuple(result.notes), result.task.state.metric
+    return TrainedRun(result.folder, result.metrics, metric, outcome, notes, tuple(summary))
 
 
 def describe(task: Task, data: Dataset) -> list[str]:

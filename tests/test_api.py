@@ -57,6 +57,8 @@ def test_a_call_with_a_path_resumes(model: str, tmp_path: Path) -> None:
     first = finetune.train("tag", folder, model, **settings)
     again = finetune.train("tag", folder, model, resume=True, **settings)
     assert again.metrics == first.metrics
+    score = f"test span_f1_conll {first.metrics['test']['span_f1_conll']:.4f}"
+    assert repr(first).endswith(f", {score})"), "the metric of the task, not the first of all"
 
 
 def test_a_call_again_replaces_the_run_if_it_may(model: str, tmp_path: Path) -> None:
