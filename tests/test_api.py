@@ -116,6 +116,12 @@ def test_a_caller_without_gradients_trains_alike(model: str, tmp_path: Path) -> 
     assert len(weights) == 1
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    config = finetune.TagConfig(seed=numpy.int64(3), lr=numpy.float32(0.5), steps=numpy.int8(2))
+    assert repr((config.seed, config.lr, config.steps)) == "(3, 0.5, 2)"
+
+
 def test_columns_are_predicted(model: str, tmp_path: Path) -> None:
     pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
     folder = small_data.sentiment(tmp_path / "data")

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import numbers
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -845,6 +846,8 @@ def flag(name: str) -> str:
 def _as_setting(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):  # also those of numpy
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
     is_tuple = get_origin(hint) is tuple
     if isinstance(value, Mapping):
         for key, item in value.items():

@@ -22,7 +22,7 @@ from finetune.config.tasks import column_map
 from finetune.data import DataError, Dataset, read_text
 from finetune.data.labels import NLI_LABELS, voted_names, with_standard_names
 from finetune.embeddings.sentence_objectives import OBJECTIVES, Objective
-from finetune.embeddings.sentence_rows import scored_rows, with_half
+from finetune.embeddings.sentence_rows import scored_rows, with_half, with_numbers
 from finetune.embeddings.settings import SentenceConfig
 from finetune.embeddings.vectors import unit_vectors
 from finetune.evaluation.metrics import score
@@ -140,6 +140,8 @@ class SentenceTask(Task):
                 f"{data.name}: votes for labels, which sentence encoders do not read: write one "
                 "label for each pair."
             )
+        if objective.gold is float:
+            data = data.with_splits({s: with_numbers(rows) for s, rows in data.splits.items()})
         data = with_standard_names(data)
         notes = list(data.notes)
         splits = {}

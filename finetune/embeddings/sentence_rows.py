@@ -11,8 +11,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from finetune.data.examples import Examples
 from finetune.evaluation.positive import named_positive
 from finetune.types import TextExample
+
+
+def with_numbers(rows: Examples) -> Examples:
+    """Read labels that are whole numbers, such as ratings from 0 to 5, as numbers."""
+    names = {label for label in rows.column("label") if label is not None}
+    if not all(isinstance(name, str) and name.isdecimal() for name in names):
+        return rows
+    return rows.map(lambda _, row: replace(row, label=row.label and float(row.label)))
 
 
 def scored_rows(rows: Sequence[TextExample], gold: type | None) -> Iterator[TextExample]:

@@ -129,6 +129,10 @@ def test_numbers_are_scaled_for_training_only_and_splits_may_differ(workdir: Pat
     _, data = loaded(workdir, "cosine", "numbers.jsonl")
     assert [row.label for row in data.splits["train"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert [row.label for row in data.splits["validation"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    ratings = [{"text": "a b", "text_pair": f"c {n}", "label": n} for n in range(5)]
+    write_jsonl(workdir / "ratings.jsonl", ratings)
+    _, data = loaded(workdir, "cosine", "ratings.jsonl")
+    assert [row.label for row in data.splits["train"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
     task, data = loaded(workdir, "softmax", "nli.jsonl", "numbers.jsonl")
     assert list(task.state.labels) == ["entailment", "neutral", "contradiction"]
     assert task.state.metric == "spearman_all"
