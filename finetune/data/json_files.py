@@ -199,29 +199,20 @@ def squad_rows(
 
     ``where`` is the location of the value. A question is located by its numbers from 1:
     ``FILE:article 1 (TITLE), paragraph 2, question 3``.
-    ``errors`` gets the errors of articles, paragraphs and questions; None raises the first.
+    ``errors`` gets the errors of paragraphs; None raises the first.
     """
-
-    def value_of(part: Any, name: str, location: str, missing: Any = None) -> Any:
-        expected = list if name in ("paragraphs", "qas") else str
-        content = part.get(name, missing) if isinstance(part, Mapping) else None
-        if isinstance(content, expected):
-            return content
-        must = f"{name!r} must be {'a list' if expected is list else 'a text'}, not {content!r:.60}"
-        keep_error(DataError(f"{location}: in a file of SQuAD, {must}."), errors)
-        return None
-
     file = where.rpartition(":")[0] or where
     for number, article in enumerate(value["data"], 1):
-        title = value_of(article, "title", f"{file}:article {number}", missing="")
-        if title is None:
-            continue
+        title = str(article.get("title", ""))
         of_article = f"{file}:article {number}" + (f" ({title})" if title else "")
-        for count, paragraph in enumerate(value_of(article, "paragraphs", of_article) or (), 1):
+        for count, paragraph in enumerate(article["paragraphs"], 1):
             inside = f"{of_article}, paragraph {count}"
-            context = value_of(paragraph, "context", inside)
-            questions = None if context is None else value_of(paragraph, "qas", inside)
-            for index, question in enumerate(questions or (), 1):
-                here = f"{inside}, question {index}"
-                if value_of(question, "question", here) is not None:
-                    yield Row({"title": title, "context": context, **question}, here)
+            try:
+                context, questions = paragraph["context"], enumerate(paragraph["qas"], 1)
+            except (KeyError, TypeError):
+                problem = f"{inside}: in a file of SQuAD, a paragraph has a `context` and `qas`."
+                keep_error(DataError(problem), errors)
+                continue
+            for index, question in questions:
+                row = {"title": title, "context": context, **question}
+                yield Row(row, f"{inside}, question {index}")
