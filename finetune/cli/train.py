@@ -320,7 +320,7 @@ def show_run(run: TrainedRun, title: str, name: str, *, error: bool = False) -> 
 
 def score_lines(run: TrainedRun) -> str:
     """Format the overall scores (not of single types) of each split, each with its baseline."""
-    from finetune.evaluation.positive import metric_title
+    from finetune.evaluation.prediction_types.labels import metric_title
 
     lines, positive = [], run.outcome.positive
     for split, values in run.metrics.items():

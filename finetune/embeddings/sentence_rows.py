@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from finetune.data.examples import Examples
-from finetune.evaluation.positive import named_positive
+from finetune.evaluation.prediction_types.labels import named_positive
 from finetune.types import TextExample
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from finetune.data.tag_schemes import detect_scheme
-from finetune.evaluation.positive import positive_label
 from finetune.evaluation.prediction_types import scores_of
+from finetune.evaluation.prediction_types.labels import positive_label
 from finetune.types import IGNORED, LabelSet, UserError
 
 
@@ -112,6 +112,4 @@ def _checked(logits: np.ndarray, names: Sequence[str]) -> np.ndarray:
             f"the model has {logits.shape[-1]} classes, but compute_metrics was given "
             f"{len(names)} labels: give them all, in the order of the model's id2label."
         )
-    if np.isnan(logits).any():
-        raise UserError("logits are NaN: lower the learning rate, or train in float32.")
     return logits

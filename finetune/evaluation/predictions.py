@@ -22,10 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from types import UnionType
-from typing import Any, cast, get_args
+from typing import Any, cast
 
-from finetune.config.values import conforms, description
+from finetune.config.values import description
 from finetune.data import DataError, read_token_file
 from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data, read_lines
 from finetune.data.json_files import parse_json, read_object
@@ -45,7 +44,6 @@ from finetune.evaluation.prediction_types.spans import (
 from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
-from finetune.runtime.memory import without_garbage_collection
 from finetune.types import (
     Example,
     MaskedPrediction,
@@ -256,9 +254,7 @@ def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
         for key, value in row.items():
-            if key not in _TYPES or type(value) in _PLAIN[key]:
-                continue
-            if not conforms(value, _TYPES[key]):
+            if key in _TYPES and not isinstance(value, _TYPES[key]):
                 raise wrong_value(where, key, description(_TYPES[key]), value)
         rows.append(Row(row, where))
         ids.append(row.get("id"))
@@ -302,27 +298,18 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("positive_label", "text", "text_pair", "choice_text", "where"), str),
     **dict.fromkeys(("lemma", "pos", "label_separator", "similarity"), str),
-    **dict.fromkeys(("choices", "senses", "subwords"), list[str]),
-    **dict.fromkeys(("losses", "boundary_losses"), list[float]),
+    **dict.fromkeys(("choices", "senses", "subwords", "losses", "boundary_losses"), list),
+    **dict.fromkeys(("words", "best"), list),
     **dict.fromkeys(("answer", "document"), str | None),
-    **dict.fromkeys(("score", "no_answer_score"), float | None),
+    **dict.fromkeys(("score", "no_answer_score"), float | int | None),
     "id": int | str | None,
-    "withheld": str | int | list[Any] | None,
-    "best": list[dict[str, int | float | str | None]],
+    "withheld": str | int | list | None,
     "choice": int | None,
-    "votes": dict[str, float],
-    "words": list,  # of names, as readers check
-    "offsets": list[list[int]] | None,
+    "votes": dict,
+    "offsets": list | None,
     "scores": dict | list | None,  # a value that is no probability is not known
-    "follows": bool,
-    "follows_score": float,
 }
 """The types of the keys of a line, except prediction and gold."""
-_PLAIN = {
-    key: {*get_args(hint)} if isinstance(hint, UnionType) else {hint}
-    for key, hint in _TYPES.items()
-}
-"""These types and their members: most values have one, which takes no time to see."""
 
 
 # --- Alignment ------------------------------------------------------------------------------------
@@ -341,7 +328,6 @@ class AlignedRuns:
     """Rows of gold without a value, which are not scored."""
 
 
-@without_garbage_collection()
 def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> AlignedRuns:
     """Read prediction files for the same examples and align them with the same gold.
 
@@ -365,7 +351,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
         gold = _shared_gold(files, source)
         if vocabulary is None and type.in_words:
             vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
-    num_without = _num_without_gold(gold)
+    golds = map(type.gold, gold.rows) if type.wording.without_gold else ()  # else all have gold
+    num_without = list(golds).count(None)
     with_ids = [file for file in files if file.ids is not None]
     aligned_by = "id" if gold.ids is not None and len(with_ids) == len(files) else "position"
     if gold.ids is None and not type.may_leave_out:
@@ -388,12 +375,6 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
         runs = [with_costs(run, costs) for run in runs]
     one_file = source.gold is None and len(files) == 1
     return AlignedRuns(runs, gold.name, "" if one_file else aligned_by, note, num_without)
-
-
-def _num_without_gold(gold: Rows) -> int:
-    type = gold.type
-    without = type.wording.without_gold  # empty where all rows have gold
-    return sum(type.gold(example) is None for example in gold.rows) if without else 0
 
 
 def unknown_note(tables: Tables, labels: Iterable[str]) -> str:

@@ -19,8 +19,8 @@ from finetune.config.metric_properties import METRIC_MEANINGS
 from finetune.config.tasks import CONFIGS, settings
 from finetune.data.dataset import WITHOUT_LEAKS
 from finetune.evaluation.error_analysis import NOTHING, Analysis, count_categories
-from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
+from finetune.evaluation.prediction_types.labels import metric_title
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from finetune.config.values import is_numeric, shown_value
-from finetune.evaluation.positive import metric_title
+from finetune.evaluation.prediction_types.labels import metric_title
 from finetune.types import quantity
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze
-from finetune.evaluation.positive import metric_title
 from finetune.evaluation.prediction_types import score_limits
+from finetune.evaluation.prediction_types.labels import metric_title
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, read_summary, require_common_scores
 from finetune.evaluation.significance import (

@@ -31,8 +31,11 @@ from finetune.data.text_labels import (
 )
 from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.hierarchy import check_paths
-from finetune.evaluation.positive import named_positive, positive_label
-from finetune.evaluation.prediction_types.labels import blank_without_number
+from finetune.evaluation.prediction_types.labels import (
+    blank_without_number,
+    named_positive,
+    positive_label,
+)
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem

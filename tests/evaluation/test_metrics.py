@@ -27,8 +27,8 @@ from finetune.data.text_labels import label_order, nli_label_order
 from finetune.evaluation import metrics, prediction_types
 from finetune.evaluation.error_analysis import confusion_tables
 from finetune.evaluation.hf_trainer import compute_metrics
-from finetune.evaluation.positive import positive_label
 from finetune.evaluation.prediction_types import scores_of
+from finetune.evaluation.prediction_types.labels import positive_label
 from finetune.tasks.text_classification import TextClassificationTask, TextState
 from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
 from tests.command import run

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from finetune.types import UserError
-
 Costs = Mapping[str, Mapping[str, float]]
 """The cost of a mistake: gold label, predicted label, cost."""
 
@@ -59,14 +57,9 @@ class Decisions:
 
     @classmethod
     def restored(cls, values: Mapping[str, Any]) -> Self:
-        """Read the decisions that a model was saved with; UserError if they are damaged."""
-        try:
-            decisions = cls(**values)
-            math.isnan(decisions.confidence or 0.0)  # TypeError if it is no number
-            sets = values.get("sets")
-            return dataclasses.replace(decisions, sets=None if sets is None else SetRule(**sets))
-        except TypeError as error:
-            raise UserError(f"its decisions are damaged ({error}).") from error
+        """Read the decisions that a model was saved with."""
+        sets = values.get("sets")
+        return cls(**{**values, "sets": sets and SetRule(**sets)})
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the decisions that are set to JSON values."""

@@ -12,10 +12,12 @@ predictions have a decimal point.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from operator import attrgetter
 from typing import Any
 
@@ -58,8 +60,7 @@ from finetune.evaluation.metrics import (
     weighted_f1,
     weighted_ranks,
 )
-from finetune.evaluation.positive import named_positive, positive_label
-from finetune.types import TextExample, TextPrediction, UserError, abbreviated
+from finetune.types import TextExample, TextPrediction, UserError, abbreviated, did_you_mean
 
 NO_LABEL = ""
 """The prediction for a blank text: no gold label agrees with it, and it is no class."""
@@ -134,14 +135,6 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
             ) from error
     left_out = [prediction.decided.get("withheld") for prediction in predictions]
     classes: Any = next((p.scores for p in predictions if p.scores), ())
-    if any(isinstance(x, float) and not x.is_integer() for x in gold):
-        label_names = {NO_LABEL, *map(_name, gold), *map(str, classes)}
-        if unknown := [label for label in predicted if str(label) not in label_names]:
-            raise DataError(
-                f"{files[1]}: its labels are numbers, but the predictions are names such as "
-                f"{unknown[0]!r}: the files do not belong together, or write numbers without "
-                "quotes."
-            )
     gold, predicted = (
         [label if isinstance(label, str) else _name(label) for label in side]
         for side in (gold, predicted)
@@ -150,17 +143,6 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
     names = dict.fromkeys((*gold, *predicted, *abstained, *classes))
     names.pop(NO_LABEL, None)
     renamed = {NO_LABEL: NO_LABEL} | canonical_names(names)  # all names or none
-    if (
-        gold
-        and classes
-        and {renamed[label] for label in gold}.isdisjoint(map(renamed.get, classes))
-    ):
-        raise DataError(
-            f"{tables.examples[0].where}: the label {gold[0]!r} is not among those in {files[0]} "
-            f"({abbreviated(classes)}), nor is any other gold label "
-            f"({abbreviated(sorted({*gold}))}): the files do not belong together, or labels are "
-            "spelled in another way."
-        )
     if all(name == standard for name, standard in renamed.items()):
         return replace(tables, gold=gold, predicted=predicted)
     gold, predicted = ([renamed[label] for label in side] for side in (gold, predicted))
@@ -203,6 +185,68 @@ def _name(label: Any) -> str:
 def _names(label: Any) -> tuple[str, ...]:
     several = label if isinstance(label, list | tuple) else [label]
     return tuple(_name(name) for name in several if name != NO_LABEL)
+
+
+OPPOSITES = frozenset(
+    tuple(pair.split("/"))
+    for pair in (
+        "yes/no y/n true/false t/f positive/negative pos/neg 1/0 label_1/label_0 1/-1 +1/-1 +/-"
+    ).split()
+)
+"""Pairs of labels in lower case; the first is positive."""
+
+
+def positive_label(
+    labels: Collection[str], counts: Mapping[str, int], chosen: str | None = None
+) -> str:
+    """Choose the positive class of two labels: ``chosen``, else by name, else the rarer.
+
+    ``counts`` counts the gold labels. If both labels are equally frequent, the alphabetically last
+    one is positive.
+
+    >>> positive_label(["spam", "ham"], {"spam": 20, "ham": 80})
+    'spam'
+
+    Raises:
+        UserError: There are not two labels, or ``chosen`` is not among them.
+    """
+    names = sorted(set(labels))
+    if chosen is not None and chosen not in names:
+        listed = " and ".join(map(repr, names))
+        raise UserError(
+            f"--positive {chosen}: the labels are {listed}.{did_you_mean(chosen, names)}"
+        )
+    if len(names) != 2:
+        raise UserError(f"a positive class is one of two labels, not of {len(names)}.")
+    rarest = min(reversed(names), key=lambda name: counts.get(name, 0))
+    return chosen or named_positive(names) or rarest
+
+
+def metric_title(name: str, positive: str | None) -> str:
+    """Name a metric; ``f1`` of two labels with its class.
+
+    >>> metric_title("f1", "spam")
+    'f1 (spam)'
+    """
+    return f"{name} ({positive})" if name == "f1" and positive is not None else name
+
+
+def named_positive(labels: Collection[str]) -> str | None:
+    """Find the positive class of two labels by their names; None if these do not tell it.
+
+    With X and its negation (not_X, non-X, unX, no X), X is positive: ``equivalent`` in MRPC and
+    ``duplicate`` in QQP, as GLUE computes F1 (Wang et al. 2018). With a pair of ``OPPOSITES``, the
+    first label is positive.
+
+    >>> named_positive(["not_equivalent", "equivalent"])
+    'equivalent'
+    """
+    for label, other in permutations(labels):
+        name, negated = label.strip().casefold(), other.strip().casefold()
+        negation = rf"(not|non|un|no)[-_ ]*{re.escape(name)}"
+        if (name, negated) in OPPOSITES or (name and re.fullmatch(negation, negated)):
+            return label
+    return None
 
 
 def unify(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
