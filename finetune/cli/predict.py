@@ -287,16 +287,20 @@ class _PredictForOthers(Predict):
 
 @contextlib.contextmanager
 def predicted(model: str, file: str, options: DataOptions) -> Iterator[Path]:
-    """Context with the predictions of a model for a file, read with the options, as a file.
+    """Context with the predictions of a model for a file, as a file in a folder like a run's.
 
     The messages of errors in this context name the model in place of the file.
     """
+    from finetune.tasks import find_saved_model
+
     with TemporaryDirectory(prefix="finetune-") as folder:
         out = Path(folder) / "predictions.jsonl"
         columns, encoding = options.columns, options.encoding
         _PredictForOthers(
             folder=model, file=file, out=str(out), columns=columns, encoding=encoding
         ).run()
+        if saved := find_saved_model(model):  # its labels, columns and costs
+            (Path(folder) / "best").symlink_to(saved.resolve())
         try:
             yield out
         except UserError as error:

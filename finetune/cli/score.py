@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,6 @@ from finetune.cli.options import Command, FormatOption, MetricOptions
 from finetune.cli.output import print_tables, show
 from finetune.cli.predict import predicted
 from finetune.config.options import DATA, argument
-from finetune.config.tasks import column_map
 from finetune.types import UserError, quantity
 
 
@@ -47,7 +45,7 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
                 f"{self.predictions} is a folder, not a file of predictions: to predict "
                 f"{self.gold} with its model, write --data {self.gold}."
             )
-        self._score(Path(self.predictions), self.gold, None)
+        self._score(Path(self.predictions), self.gold)
 
     def _score_model(self, data: str) -> None:
         if self.gold is not None:
@@ -55,27 +53,16 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
         if not Path(data).is_file():
             problem = "is a folder" if Path(data).is_dir() else "does not exist"
             raise UserError(f"--data {data} {problem}: name one file with gold labels.")
-        from finetune.tasks import find_saved_model, saved_task
-
         with predicted(self.predictions, data, self) as predictions:
-            saved = find_saved_model(self.predictions)  # None of a run of wsd, or of transformers
-            state = saved_task(saved).state if saved else None
-            columns, labels = (state.config.columns, state.labels) if state else ((), ())
-            self._score(predictions, data, column_map(columns), labels)
+            self._score(predictions, data)
 
-    def _score(
-        self,
-        predictions: Path,
-        gold: str | None,
-        usual: Mapping[str, str] | None,
-        labels: Iterable[str] = (),
-    ) -> None:
+    def _score(self, predictions: Path, gold: str | None) -> None:
         from finetune.evaluation.decisions.abstaining import abstained_note
         from finetune.evaluation.metrics import score
         from finetune.evaluation.prediction_types.labels import unpredicted_note
         from finetune.evaluation.predictions import align_runs, unknown_note
 
-        aligned = align_runs([predictions], self.gold_source(gold, usual_columns=usual))
+        aligned = align_runs([predictions], self.gold_source(gold))
         (tables,) = aligned.runs
         scores = score(tables)
         if self.format == "json":
@@ -83,10 +70,11 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
         else:
             print_tables(self.format, ("", ("metric", "value"), list(scores.items())))
         by_position = "Aligned by position: one of the files has no ids."
-        unsure = aligned.aligned_by == "position" and usual is None  # not predicted from gold
+        unsure = aligned.aligned_by == "position" and self.data is None  # not predicted from gold
         number = aligned.num_without_gold
         without = f"Not scored: {quantity(number, 'row')} of {aligned.gold} without gold."
         notes = [by_position if unsure else "", without if number else "", aligned.positive_note]
-        notes += [unknown_note(tables, labels), unpredicted_note(tables), abstained_note(tables)]
+        notes += [unknown_note(tables, predictions.parent), unpredicted_note(tables)]
+        notes.append(abstained_note(tables))
         for note in filter(None, notes):
             show(note, error=True)

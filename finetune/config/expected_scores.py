@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from finetune.config.description import PROBLEMS
-from finetune.config.metric_properties import METRIC_PROPERTIES, properties_of
+from finetune.config.metric_properties import METRIC_PROPERTIES, can_select, properties_of
 from finetune.config.values import typed_values
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -77,11 +77,13 @@ def require_metric(task: str, config: TrainConfig) -> None:
     if config.metric is None:
         return
     custom = [setting.rpartition(":")[2] for setting in config.custom_metrics]
-    legal = [*metrics_of(task), *custom, *METRIC_PROPERTIES]
-    if config.metric.partition(":")[0] not in legal:
+    selecting = [*filter(can_select, metrics_of(task)), *custom]
+    legal, name = [*metrics_of(task), *custom, *METRIC_PROPERTIES], config.metric.partition(":")[0]
+    if name not in legal or not can_select(name):
+        problem = "cannot select a model" if name in legal else f"not a metric of {task}"
         raise UserError(
-            f"--metric {config.metric}: not a metric of {task}.{did_you_mean(config.metric, legal)}"
-            f" Legal are {abbreviated([*metrics_of(task), *custom], 30)}."
+            f"--metric {config.metric}: {problem}.{did_you_mean(config.metric, selecting)} Legal "
+            f"are {abbreviated(selecting, 30)}."
         )
 
 

@@ -376,7 +376,8 @@ def predict_senses(command: Predict) -> None:
     with open_rows(command.out, [Path(file), *run.glob("*")]) as write:
         for prediction in predictions:
             write(prediction.to_dict())
-    if scores := sense_scores(predictions):
+    scores = sense_scores(predictions) if command.reports_output else {}
+    if scores:
         show("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), error=True)
 
 

@@ -16,7 +16,7 @@ from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.decisions.abstaining import abstained_note
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.prediction_types.labels import unpredicted_note
-from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs
+from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs, unknown_note
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, find_system, read_summary
 from finetune.evaluation.significance import (
@@ -64,7 +64,7 @@ class Counted:
     aligned: AlignedRuns
     positive_note: str
     notes: Sequence[str]
-    """That a system predicts no gold label, or how often it abstains; empty for neither."""
+    """By system: labels that it lacks, that it predicts none of gold, or how often it abstains."""
     options: ComparisonOptions
 
     @property
@@ -127,8 +127,13 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
             )
         counts = [replace(of_run, unit=first.clusters) for of_run in counts]
     remaining = iter(counts)
-    of_runs = (unpredicted_note(run) or abstained_note(run) for run in aligned.runs)
-    notes = [dict.fromkeys(next(of_runs) for _ in system) for system in files]
+    runs, notes = iter(aligned.runs), list[str]()
+    for system in files:
+        of_system = dict[str, None]()
+        for file, tables in zip(system, runs, strict=False):
+            note = unpredicted_note(tables) or abstained_note(tables)
+            of_system |= dict.fromkeys((unknown_note(tables, file.parent), note))
+        notes.append(" ".join(filter(None, of_system)))
     return Counted(
         files=files,
         counts=[[next(remaining) for _ in system] for system in files],
@@ -137,7 +142,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         unit=units,
         aligned=aligned,
         positive_note=aligned.positive_note if metric == "f1" else "",
-        notes=["; ".join(filter(None, of_system)) for of_system in notes],
+        notes=notes,
         options=options,
     )
 

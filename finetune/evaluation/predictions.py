@@ -24,6 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+from finetune.config.tasks import column_map
 from finetune.config.values import description
 from finetune.data import DataError, read_token_file
 from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data, read_lines
@@ -62,7 +63,6 @@ class GoldSource:
     Attributes:
         gold: A file; None takes the gold in a prediction file, and the vocabulary of its run.
         columns: Columns of these files by role.
-        usual_columns: Columns to read if a file has them; the default is the columns of the run.
         train: A file with training data, to tell seen from unseen words.
         positive: The positive class of two labels; the default is the class of the runs, else
             ``positive_label`` chooses.
@@ -72,7 +72,6 @@ class GoldSource:
 
     gold: str | None = None
     columns: Mapping[str, str] | None = None
-    usual_columns: Mapping[str, str] | None = None
     train: str | None = None
     positive: str | None = None
     costs: Costs | None = None
@@ -367,9 +366,9 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
                 f"{file.name}: {quantity(len(run), 'prediction')}, but {len(runs[0]):,} in "
                 f"{files[0].name}: the files do not belong together, or one was cut."
             )
-    costs, path = source.costs, paths[0].parent / "best" / "finetune.json"
-    if costs is None and type.one_class and type.classes and path.is_file():
-        extra = read_object(path, {"extra": dict})["extra"]
+    costs = source.costs
+    if costs is None and type.one_class and type.classes:
+        extra = _saved_model(paths[0].parent).get("extra", {})
         costs = Decisions.restored(extra.get("decisions", {})).costs
     if costs:
         runs = [with_costs(run, costs) for run in runs]
@@ -377,9 +376,16 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     return AlignedRuns(runs, gold.name, "" if one_file else aligned_by, note, num_without)
 
 
-def unknown_note(tables: Tables, labels: Iterable[str]) -> str:
-    """Say which classes of gold are not among the labels of a model."""
-    names, classes = set(labels), tables.type.classes
+def _saved_model(run: Path) -> Mapping[str, Any]:
+    # what the model of a run was saved with; empty for a folder without a model
+    path = run / "best" / "finetune.json"
+    types = {"labels": list[str], "config": dict, "extra": dict}
+    return read_object(path, types) if path.is_file() else {}
+
+
+def unknown_note(tables: Tables, run: Path) -> str:
+    """Say which classes of gold are not among the labels of the model of a run."""
+    names, classes = {*_saved_model(run).get("labels", ())}, tables.type.classes
     if classes is None or not names:
         return ""
     if classes.column == "type" and "O" in names:  # tags such as B-TYPE
@@ -409,7 +415,7 @@ def _read_source(
     source: GoldSource, type: PredictionType, run: Path
 ) -> tuple[Rows | None, TrainingVocabulary | None]:
     gold = vocabulary = None
-    usual = RunFolder.open(run).columns if source.usual_columns is None else source.usual_columns
+    usual = column_map(_saved_model(run).get("config", {}).get("columns") or ())
     reading: dict[str, Any] = {"usual_columns": usual, "encoding": source.encoding}
     if source.gold is not None:
         examples = list(type.read_gold(source.gold, columns=source.columns, **reading))

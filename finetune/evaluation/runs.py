@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
-from finetune.config.tasks import CONFIGS, column_map
+from finetune.config.tasks import CONFIGS
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
 from finetune.runtime.cache import file_hash
@@ -103,13 +103,6 @@ class RunFolder:
                 f"delete {self.path / CHECKSUMS}."
             )
         return changed
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The columns of the data by role, as the settings name them; empty for no run."""
-        if problem := self.problems.get("config.json"):
-            raise UserError(problem)
-        return column_map(self.config.get("columns") or ())
 
     def usual_metric(self, split: str, default: str) -> str:
         """Name the metric that selects models: of the settings, else the ``default``, or the first

@@ -25,6 +25,7 @@ import finetune
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
+from finetune.evaluation.prediction_types.labels import named_positive
 from finetune.evaluation.reproduction import ScoreVerdict, verdicts
 from finetune.models.loading import local_model
 from finetune.runtime.files import write_text
@@ -101,7 +102,9 @@ def write_environment(
         content["recipe"]["verdicts"] = [verdict.to_dict() for verdict in compared]
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
-    positive = task.state.extra_fields().get("positive")
+    labels, positive = task.state.labels, task.state.extra_fields().get("positive")
+    if positive is None and len(labels) == 2:
+        positive = named_positive(labels)
     mask = task.tokenizer.tokenizer.mask_token if task.description.fills_masks else ""
     return RunOutcome(
         baselines,

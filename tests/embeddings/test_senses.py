@@ -192,6 +192,7 @@ def test_scores_of_a_run(fitted: Path) -> None:
     scored = run("score", fitted / "predictions.test.jsonl", EXAMPLES / "test.jsonl", "--json")
     assert json.loads(scored.out)["f1"] == pytest.approx(metrics["f1"])
     again = run("score", fitted, "--data", EXAMPLES / "test.jsonl", "--format", "json").ok()
+    assert "f1 " not in again.err, "printed once"
     assert json.loads(again.out)["f1"] == pytest.approx(metrics["f1"])
     first = fitted / "first_sense.test.jsonl"
     assert "f1 on 17 targets" in run("compare", fitted, first, "--resamples", "50").ok().out

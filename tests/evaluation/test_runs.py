@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -347,11 +348,14 @@ def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], mess
     ],
 )
 def test_a_part_of_a_name_is_no_label_of_the_model(
-    type: str, labels: list[str], gold: list, unknown: str
+    type: str, labels: list[str], gold: list, unknown: str, tmp_path: Path
 ):
+    saved = {"labels": labels, "config": {}, "extra": {}}
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "finetune.json").write_text(json.dumps(saved))
     scheme = {"schemes": ("BIO", "BIO")} if type == "tags" else {}
     tables = TYPES[type].of_values(gold, gold, labels=labels, **scheme)
-    assert re.fullmatch(rf"Gold has {unknown} \(1\)\.", unknown_note(tables, labels))
+    assert re.fullmatch(rf"Gold has {unknown} \(1\)\.", unknown_note(tables, tmp_path))
 
 
 def test_every_line_needs_its_gold(tmp_path: Path):
