@@ -112,4 +112,6 @@ def _checked(logits: np.ndarray, names: Sequence[str]) -> np.ndarray:
             f"the model has {logits.shape[-1]} classes, but compute_metrics was given "
             f"{len(names)} labels: give them all, in the order of the model's id2label."
         )
+    if np.isnan(logits).any():
+        raise UserError("logits are NaN: lower the learning rate, or train in float32.")
     return logits

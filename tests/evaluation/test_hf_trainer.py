@@ -96,6 +96,8 @@ def test_what_is_refused():
     for labels in ({0: "a", 1: "b"}, "ab"):
         with pytest.raises(UserError, match="labels must be a list of texts"):
             finetune.compute_metrics(labels)
+    with pytest.raises(UserError, match="logits are NaN"):
+        finetune.compute_metrics(["a", "b"])(evaluated([[0.0, np.nan]], [0]))
 
 
 @pytest.mark.parametrize(
