@@ -107,7 +107,7 @@ predict half-config.json --text a | half-config.json
 predict half-finetune.json --text a | half-finetune.json
 score x | x does not exist
 compare x y --seed -1 | --seed -1: must be from 0
-geometry bert --data no-rows/train.jsonl | no-rows/train.jsonl
+geometry bert --data no-rows/train.jsonl | needs two or more lines of text, not 0
 sentence --model bert --data texts.txt --objective simcse --batch-size 1 | of a batch
 TRAIN --out classify | holds a run already | --resume
 TRAIN --out none --resume | no run in
