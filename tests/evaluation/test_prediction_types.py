@@ -159,6 +159,7 @@ REASONS = {
     "embeddings/rank.py": "whether a model has a number for a pair of texts",
     "evaluation/predictions.py": "masked subwords hold their own gold",
     "inference/": "forms of predictions in Python and for pipelines of transformers",
+    "reporting/analysis.py": "the answers that a page ranks",
     "tasks/soft_losses.py": "a loss for each form of outputs",
 }
 """Files and folders that may ask, and why."""
