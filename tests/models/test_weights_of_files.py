@@ -17,7 +17,6 @@ from finetune.models.encoder import Encoder
 from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.sentence_encoder import CLASSIFIER_FILE, SentenceEncoder
-from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import load_config, load_weights
 from finetune.types import UserError
 from tests import fixtures as fx
@@ -104,17 +103,6 @@ def test_a_configuration_with_fewer_layers(family: str, tmp_path: Path) -> None:
             load(str(folder))
     with pytest.raises(UserError, match="not used"):
         SequenceClassifier.from_pretrained(str(folder), labels=["a", "b"])
-
-
-def test_a_saved_model_with_fewer_layers(workdir: Path) -> None:
-    path = workdir / "ner" / "best" / "config.json"
-    content = path.read_text()
-    config = json.loads(content)
-    config["encoder"]["num_hidden_layers"] = 1
-    path.write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"16 weights of .*best not used"):
-        SpanClassifier.from_pretrained(path.parent)
-    path.write_text(content)
 
 
 @pytest.mark.parametrize("inside", [None, 5, {}, {"model_type": "zzz"}])

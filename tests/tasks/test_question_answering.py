@@ -6,7 +6,6 @@ import datetime
 import json
 import random
 import re
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from transformers import AutoModelForQuestionAnswering
 
 import finetune
 from finetune import pack
-from finetune.data import read_text
 from finetune.data.dataset import DataError
 from finetune.data.questions import QUESTIONS, locate
 from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses
@@ -303,13 +301,7 @@ def test_forms_of_data(tmp_path: Path) -> None:
         ({"answers": {"text": ["Anna"], "answer_start": [1, 2]}}, "has 1 text and 2 answer_start"),
         ({"answers": [1.5, None]}, "must hold texts"),
         ({"answer_start": "x"}, "from 0, not 'x'"),
-        ({"answer_start": 10**400}, "from 0, not 1000"),
-        ({"answer_start": "9" * 400}, "from 0, not '999"),
         ({"answers": datetime.date(1873, 1, 1)}, "must hold texts"),
-        ({"answers": Decimal("1873.5")}, "must hold texts"),
-        ({"answers": b"Anna"}, "must hold texts"),
-        ({"answers": {"text": b"Anna"}}, "must hold texts"),
-        ({"answers": True}, "must hold texts"),
         ({"is_impossible": True}, "is_impossible is true, and there is the answer 'Anna'"),
         ({"question": []}, "column 'question' holds list"),
     ],
@@ -325,11 +317,8 @@ def test_rows_that_cannot_be_read(row: dict[str, Any], message: str) -> None:
 def test_an_answer_of_brackets_is_a_text(tmp_path: Path) -> None:
     """It is no JSON, and so the answer itself, whatever its depth."""
     for text in ("[[[", "[" * 100_000, '{"text": ["Anna"]'):
-        assert QUESTIONS.read([{**ROW, "answers": text}]).splits["train"][0].answers == (
-            Answer(None, text),
-        )
-        label = "[" * 100_000
-        assert read_text([{"text": "a", "label": label}]).splits["train"][0].label == label
+        (row,) = QUESTIONS.read([{**ROW, "answers": text}]).splits["train"]
+        assert row.answers == (Answer(None, text),)
 
 
 GOOD = [

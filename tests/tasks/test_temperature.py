@@ -105,6 +105,11 @@ def at(task: Any, temperature: float | None) -> Any:
     return replace(task, state=replace(task.state, temperature=temperature))
 
 
+@pytest.fixture
+def task(workdir: Path, tmp_path: Path) -> Any:
+    return load_task(*configured(workdir, "single", tmp_path / "run"))[0]
+
+
 def decided(task: Any, probabilities: np.ndarray) -> list[TextPrediction]:
     """The predictions of a task for texts with these probabilities [N, C]."""
     scores = [dict(zip(task.state.labels, row.tolist(), strict=True)) for row in probabilities]
@@ -122,10 +127,8 @@ def list_of(value: Any) -> list[float]:
     )
 
 
-def test_windows_are_averaged_before_the_temperature(workdir: Path, tmp_path: Path):
+def test_windows_are_averaged_before_the_temperature(task: Any):
     """The best label of averaged windows stays the best, which tempering each would not grant."""
-    config, task_name = configured(workdir, "single", tmp_path / "run")
-    task, _ = load_task(config, task_name)
     example = TextExample(0, "x")
     windows = [[0.98, 0.01, 0.01], [0.2, 0.79, 0.01], [0.2, 0.79, 0.01]]
     outputs = [WindowOutput(index, np.array(values)) for index, values in enumerate(windows)]
@@ -136,9 +139,7 @@ def test_windows_are_averaged_before_the_temperature(workdir: Path, tmp_path: Pa
     assert list(after.scores.values()) == pytest.approx(list(powers / powers.sum()))
 
 
-def test_errors_with_and_without(workdir: Path, tmp_path: Path):
-    config, task_name = configured(workdir, "single", tmp_path / "run")
-    task, _ = load_task(config, task_name)
+def test_errors_with_and_without(task: Any):
     gold = [TextExample(i, "x", label=label) for i, label in enumerate(["early", "late"])]
     probabilities = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05]])
     plain = decided(task, probabilities)
@@ -150,11 +151,7 @@ def test_errors_with_and_without(workdir: Path, tmp_path: Path):
     assert scores["ece"] == pytest.approx(abs(root[0] / root.sum() - 0.5))
 
 
-def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(
-    workdir: Path, tmp_path: Path
-):
-    config, task_name = configured(workdir, "single", tmp_path / "run")
-    task, _ = load_task(config, task_name)
+def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(task: Any):
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet([0.3] * 3, 200)
     gold = [TextExample(i, "x", label=str(rng.choice(list(task.state.labels)))) for i in range(200)]
@@ -167,10 +164,8 @@ def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(
     assert again.state.temperature == pytest.approx(fitted.state.temperature, rel=1e-6)
 
 
-def test_predictions_of_validation_are_cross_fitted(workdir: Path, tmp_path: Path):
+def test_predictions_of_validation_are_cross_fitted(task: Any):
     """The temperature of all examples fits them better than that of the other half."""
-    config, task_name = configured(workdir, "single", tmp_path / "run")
-    task, _ = load_task(config, task_name)
     rng = np.random.default_rng(0)
     labels = list(task.state.labels)
     gold = [TextExample(i, f"{i}", label=str(rng.choice(labels))) for i in range(60)]

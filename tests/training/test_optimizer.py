@@ -210,9 +210,7 @@ def test_precision(monkeypatch) -> None:
         for precision in ("auto", "fp32", "bf16"):
             wanted = expected if precision == "auto" else precision
             assert resolve_precision(config(precision=precision), cpu) == wanted
-
-
-def test_a_device_without_bf16() -> None:
+    monkeypatch.undo()
     assert not device_module.supports_bf16(torch.device("meta"))
 
 

@@ -25,7 +25,6 @@ REFUSED = {
     CLASSIFY: {
         "--folds 1": "--folds: the folds must be 2 or more",
         "--folds 3x0": "--folds: the repeats must be 1 or more",
-        "--folds 0.33x1": "write N folds, or NxR",
         "--folds many": "write N folds, or NxR",
         "--folds 3 --seeds 2": "--seeds does not go with --folds",
         "--folds 3 --test-sets a=b.jsonl": "--test-sets does not go with --folds",
@@ -34,8 +33,6 @@ REFUSED = {
     "run small.yaml": {
         "--seeds 0": "--seeds must be 1 or more, not 0",
         "--seeds 99999999999": "--seeds must be at most 10,000, not 99,999,999,999",
-        "--folds 99999999999": "--folds: the folds must be at most 10,000",
-        "--folds 2x99999999": "--folds: the repeats must be at most 10,000",
         "--folds 200x51": "--folds: the folds of all repeats must be at most 10,000",
         "--seeds x": "--seeds must be a whole number",
         "--seeds 2 --resume": "leave --resume out",
@@ -47,7 +44,6 @@ REFUSED = {
         "--space data=a,b": "--space data: not a setting",
         "--space lr": "Write NAME=A,B,C",
         "--space lr=1e-3:1e-5": "`low <= high` must hold",
-        "--space lr=1:2:3": "Write NAME=A,B,C",
         "--space lr=-1,1e-3": "--lr must be above 0, not -1.0",
         "--space lr=0:1:log": "--lr must be above 0, not 0.0",
         "--space weight_decay=0:1:log": "`low > 0` must hold",
@@ -65,7 +61,6 @@ REFUSED = {
         "--layers 9": "--layers must be from 1 to the 2 of the teacher, not 9",
         "--layers 1 --temperature 0": "--temperature must be a finite number above 0",
         "--layers 1 --hard-weight 2": "--hard-weight must be a finite number from 0 to",
-        "--layers 1 --unlabeled none.txt": "--unlabeled none.txt: no such file",
         f"--layers 1 --unlabeled {os.devnull}": f"--unlabeled {os.devnull}: no such file",
         "--layers 1 --data PAIRS": "is not one of the teacher's",
     },
