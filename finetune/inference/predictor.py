@@ -359,26 +359,20 @@ def _loaded(pickled: bytes) -> Predictor:
 
 
 def _joined(batch: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    is_arrow = is_from("pyarrow", "Table", batch)
+    is_arrow, is_frame = is_from("pyarrow", "Table", batch), is_from("pandas", "DataFrame", batch)
     names = {name: name for name in (batch.column_names if is_arrow else batch)}
     # the id of the prediction takes no name
     joined = with_columns({"id": names.get("id"), **columns}, names)
     renamed = {name: new for new, name in joined.items() if new not in columns and name in names}
+    kept = {renamed[name]: batch[name] for name in names}
     if is_arrow:
         import pyarrow
 
-        table = batch.rename_columns([renamed[name] for name in names])
-        for name, values in columns.items():
-            # a column without values has no type, so that tables of batches can be concatenated
-            table = table.append_column(name, pyarrow.array(values))
-        return table
-    if is_from("pandas", "DataFrame", batch):
-        arrays = {name: _array(values) for name, values in columns.items()}
-        return batch.rename(columns=renamed).assign(**arrays)
-    as_array = all(isinstance(values, np.ndarray) for values in batch.values())
-    return {renamed[name]: values for name, values in batch.items()} | {
-        name: _array(values) if as_array else list(values) for name, values in columns.items()
-    }
+        # a column without values has no type, so that tables of batches can be concatenated
+        return pyarrow.table(kept | {name: pyarrow.array(each) for name, each in columns.items()})
+    as_array = is_frame or all(isinstance(values, np.ndarray) for values in kept.values())
+    added = {name: _array(each) if as_array else list(each) for name, each in columns.items()}
+    return batch.rename(columns=renamed).assign(**added) if is_frame else kept | added
 
 
 def _array(values: Sequence[Any]) -> np.ndarray[Any, Any]:

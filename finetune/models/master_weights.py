@@ -199,9 +199,6 @@ class MasterWeights(contextlib.AbstractContextManager[Any]):
         """Drop the gradients of the step, and write the new weights to the model."""
         for bucket in self._buckets:
             bucket.master.grad = None
-        self._write_working()
-
-    def _write_working(self) -> None:
         if flats := [flat for flat in self._flats if flat.working is not flat.master]:
             masters = [flat.master for flat in flats]
             torch._foreach_copy_([flat.working for flat in flats], masters)
@@ -221,7 +218,7 @@ class MasterWeights(contextlib.AbstractContextManager[Any]):
         finally:
             for weight, data in working:
                 weight.data = data
-            self._write_working()
+            self.end_step()
 
     def __exit__(self, *error: object) -> None:
         """Leave the model with float32 weights of its own."""

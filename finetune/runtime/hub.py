@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from finetune.runtime.processes import process_index
 from finetune.runtime.progress import Reporter
@@ -93,18 +93,15 @@ def pin_repository(repo_type: _RepoType, id: str, revision: str | None, commit: 
     _forget()
 
 
-_MEMORIES: list[Callable[[], None]] = []
-"""Functions that forget what was found."""
-
-P = ParamSpec("P")
-R = TypeVar("R")
+_REMEMBERED: list[Any] = []
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def remembered(function: Callable[P, R]) -> Callable[P, R]:
+def remembered(function: _Function) -> _Function:
     """Let a function find each repository once in a process, until ``forget_repositories``."""
-    cached = functools.cache(function)
-    _MEMORIES.append(cached.cache_clear)
-    return cast(Callable[P, R], cached)
+    cached: Any = functools.cache(function)
+    _REMEMBERED.append(cached)
+    return cached  # type: ignore[no-any-return]
 
 
 @remembered
@@ -153,8 +150,8 @@ def forget_repositories() -> None:
 
 
 def _forget() -> None:
-    for forget in _MEMORIES:
-        forget()
+    for function in _REMEMBERED:
+        function.cache_clear()
 
 
 def _cached_files(repo_type: _RepoType, id: str, commit: str) -> list[str]:

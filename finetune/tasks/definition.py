@@ -15,7 +15,7 @@ from finetune.data.json_files import read_object
 from finetune.data.preparation import Prepared, limited, prepared_data, read_data
 from finetune.evaluation.runs import RunFolder
 from finetune.models.families import FAMILIES, position_limit
-from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
+from finetune.models.loading import load_config, new_config
 from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE, saved_task, task_class, task_of
@@ -129,11 +129,3 @@ def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) ->
     if config.new_encoder is not None:
         return new_config(config.new_encoder)
     return load_config(str(config.model))
-
-
-def starting_commit(config: TrainConfig) -> str | None:
-    """Look up the commit of the hub model that training starts from; None for a local model."""
-    name = config.init_from or config.model
-    if name is None or not is_hub_id(resolve_model(name)):
-        return None
-    return model_commit(name)

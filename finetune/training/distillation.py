@@ -109,7 +109,6 @@ class DistillationLoss(RunLoss):
 
     def __init__(self, task: Task, teacher: Teacher, weights: Distillation) -> None:
         super().__init__(task, task.state.config.custom_loss)
-        require_distillable(task, teacher.name)
         self.task, self.teacher, self.weights = task, teacher, weights
         self.precision, self.hidden_weight = "fp32", 0.0
         self.layers: Sequence[int] = ()
@@ -251,21 +250,16 @@ class DistillationLoss(RunLoss):
         return loss.mean(1).sum()
 
 
-def require_distillable(task: Task, folder: str | Path) -> None:
-    """Raise UserError for the run of ``folder`` if models of its task cannot be distilled."""
-    if not is_distillable(task):
-        raise UserError(
-            f"{folder}: a model of `finetune {task.name}` that cannot be distilled: distill one of "
-            "classify, nli, tag, ner, qa or choice, trained without --crf and --few-shot."
-        )
-
-
 def load_teacher(folder: str | Path) -> Teacher:
     """Load the model of a run folder; UserError if its task cannot be distilled."""
     path = model_folder(folder)
     RunFolder.open(Path(folder)).require_intact()
     task = saved_task(path)
-    require_distillable(task, folder)
+    if not is_distillable(task):
+        raise UserError(
+            f"{folder}: a model of `finetune {task.name}` that cannot be distilled: distill one of "
+            "classify, nli, tag, ner, qa or choice, trained without --crf and --few-shot."
+        )
     return Teacher(str(folder), path, task, task.model(path))
 
 

@@ -89,11 +89,6 @@ class Runs:
 
         Finished runs are kept. A run whose training raises Diverged is degenerate.
         """
-        keys = list(self.configs)
-
-        def find_states() -> list[str]:
-            self._require_folder()
-            return [state_of(config) for config in self.configs.values()]
 
         def begin() -> None:
             if not (self.folder / self.file).is_file():
@@ -104,11 +99,11 @@ class Runs:
                 reasons = dict.fromkeys(chain.from_iterable(self.degenerate.values()))
                 raise UserError(f"{self.folder}: no {self.varied} has a model: {' '.join(reasons)}")
 
-        states = dict(zip(keys, on_main_process(find_states), strict=True))
+        states = dict(zip(self.configs, on_main_process(self._states), strict=True))
         for key, config in self.configs.items():
             if states[key] != "new":
                 pin_model(RunFolder.open(Path(config.out or "")), config)  # in each process
-        accelerator = make_accelerator(self.configs[keys[0]])
+        accelerator = make_accelerator(next(iter(self.configs.values())))
         with hold(self.folder):
             on_main_process(begin)
             for key, config in self.configs.items():
@@ -127,7 +122,7 @@ class Runs:
                 on_main_process(partial(self._add, key, diverged))
         on_main_process(require_model)
 
-    def _require_folder(self) -> None:
+    def _states(self) -> list[str]:
         folder, varied = self.folder, self.varied
         require_writable(folder)
         if RunFolder.open(folder).is_run:
@@ -146,6 +141,7 @@ class Runs:
                     f"{folder}: holds {varied}s with {name} = {saved.get(name)!r}, now {value!r}: "
                     "continue with the same data and options, or use another --out."
                 )
+        return [state_of(config) for config in self.configs.values()]
 
     def _add(self, key: Any, diverged: str | None) -> None:
         if diverged is None:

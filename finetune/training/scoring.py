@@ -22,6 +22,7 @@ from finetune.inference.loop import predict
 from finetune.inference.vectors import decision_vectors
 from finetune.models.adapters import weight_numbers
 from finetune.models.graphs import use_of_graphs
+from finetune.models.loading import model_commit
 from finetune.models.master_weights import MasterWeights, cast_weights
 from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import on_main_process, require_equal
@@ -29,7 +30,6 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import calibrate
-from finetune.tasks.definition import starting_commit
 from finetune.training.callbacks import Callback, EvaluationEvent, SaveEvent, StepEvent, notify
 from finetune.training.checkpoint import Progress
 from finetune.training.data import TrainingData
@@ -164,7 +164,7 @@ class Scorer:
             training_fingerprint=self.dataset.training_fingerprint,
             precision_used=self.precision,
             epochs_used=round(schedule.num_steps / schedule.steps_per_epoch, 4),
-            revision_used=starting_commit(self.config),
+            revision_used=model_commit(self.config.init_from or self.config.model),
             data_used=self.dataset.pinned,
         )
         self.folder.require_shared()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -162,7 +161,7 @@ class EncoderModel(Head, PreTrainedModel):
     def from_pretrained(  # type: ignore[override]
         cls,
         name: str | Path,
-        *inputs: Any,
+        *,
         labels: Sequence[str] | None = None,
         revision: str | None = None,
         output_loading_info: bool = False,
@@ -172,7 +171,6 @@ class EncoderModel(Head, PreTrainedModel):
 
         Args:
             name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
-            inputs: Arguments of the class, as in transformers.
             labels: The labels of a model to train.
             revision: Branch, tag or commit on the hub.
             output_loading_info: Also return the loading info of transformers for a trained model.
@@ -196,8 +194,7 @@ class EncoderModel(Head, PreTrainedModel):
             head = cls(config, model)
             head.init_new_weights()
             return head
-        load = functools.partial(super().from_pretrained, *inputs)
-        model, report = load_whole(load, name, revision, **options)
+        model, report = load_whole(super().from_pretrained, name, revision, **options)
         loaded: Any = (model, report) if output_loading_info else model
         return loaded  # type: ignore[no-any-return]  # the pair is for transformers itself
 
