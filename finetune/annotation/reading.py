@@ -78,11 +78,6 @@ def read_annotations(
     rows = table.peek(None)
     if not rows:
         raise DataError(f"{file.name}: there is no row in it.")
-    if not roles and {"context", "question"} <= {*rows[0].values}:
-        raise DataError(
-            f"{file.name}: it has questions on contexts, and convert takes texts with labels or "
-            "spans: name a column of texts with --columns text=NAME."
-        )
     kept = [row for row in rows if row.values.get("answer") not in _SKIPPED_ANSWERS]
     names = [_name(row) for row in rows if row.values.get("answer") in _SKIPPED_ANSWERS]
     skipped = counted(names, "that annotators rejected or ignored", "left out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,6 +55,12 @@ HEADER_NAMES = frozenset(
 )
 
 
+def _usual_texts(names: Set[str]) -> list[str]:
+    firsts = [first for first, second in PAIR_COLUMNS if {first, second} <= names]
+    is_qa = {"context", "question"} <= names  # whose title is the name of an article
+    return [*firsts, *(name for name in TEXT_COLUMNS if name != "title" or not is_qa)]
+
+
 @dataclasses.dataclass(frozen=True)
 class TextReader(RowReader):
     """Reads texts, or pairs of texts, with their labels.
@@ -76,8 +82,7 @@ class TextReader(RowReader):
     def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of texts: those that the user names, else those with usual names."""
         by_name = table.by_name
-        firsts = [first for first, second in PAIR_COLUMNS if {first, second} <= by_name.keys()]
-        text_column = table.find("text", named, [*firsts, *TEXT_COLUMNS])
+        text_column = table.find("text", named, _usual_texts(by_name.keys()))
         if text_column is None:
             missing = MissingColumn(table, "text", "a text", "text")
             words = f"{missing} Words with tags or spans are data of `finetune tag` and `ner`."

@@ -261,7 +261,8 @@ class SentenceTask(Task):
             "max_length": state.max_length,
         }
         if folder is not None:
-            return load(str(folder), trained=True, **settings)
+            with torch.random.fork_rng(devices=[]):  # transformers draws a pooler that is not read
+                return load(str(folder), trained=True, **settings)
         model = load(trained=False, **settings, **starting_model(self))
         if self.warm_start is not None:
             self.warm_start.copy_head(model)

@@ -345,7 +345,7 @@ REFUSED = {
     "convert labels.jsonl --to conll --out o.conll": "--to conll: the data have texts with labels",
     "convert labels.jsonl --to jsonl --out labels.jsonl": "would overwrite the input",
     "convert spans.jsonl --to conll --out o.conll": "a label with white space, 'x y'",
-    "convert questions.jsonl --out o.jsonl": "it has questions on contexts",
+    "convert questions.jsonl --out o.jsonl": "no column is known to hold a text",
     "convert numbers.jsonl --to doccano --out o.jsonl": "numbers as labels",
 }
 
