@@ -45,6 +45,7 @@ from finetune.evaluation.prediction_types.spans import (
 from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.runtime.memory import without_garbage_collection
 from finetune.types import (
     Example,
     MaskedPrediction,
@@ -327,6 +328,7 @@ class AlignedRuns:
     """Rows of gold without a value, which are not scored."""
 
 
+@without_garbage_collection()
 def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> AlignedRuns:
     """Read prediction files for the same examples and align them with the same gold.
 
