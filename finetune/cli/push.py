@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -40,12 +39,6 @@ class Push(Command):
         from finetune.reporting.hub_upload import degenerate_reasons, push, require_owner
 
         require_owner(self.id)
-        if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
-            raise UserError(
-                f"--license {self.license!r}: write an identifier of the hub, such as apache-2.0, "
-                "mit, cc-by-4.0 or other."
-            )
-
         reasons = degenerate_reasons(Path(self.folder))
         if reasons and not self.yes:
             problem = f"this run is degenerate ({'; '.join(reasons)})"

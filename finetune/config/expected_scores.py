@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -115,27 +114,13 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
                 f"{where}: unknown {name} {value!r}.{did_you_mean(value, known)} Legal are "
                 f"{abbreviated(known, 20)}."
             )
-    for name, legal, wanted in (
-        ("source", values["source"].strip(), "text that names the origin"),
-        ("value", math.isfinite(values["value"]), "a finite number"),
-        ("tolerance", math.isfinite(values["tolerance"]), "a finite number"),
-    ):
-        if not legal:
-            raise UserError(f"{where}: {name} must be {wanted}, not {values[name]!r}.")
-    _check_range(where, values["metric"], values["value"], values["tolerance"])
-    return Expected(**values)
-
-
-def _check_range(where: str, metric: str, value: float, tolerance: float) -> None:
-    if tolerance <= 0:
-        raise UserError(f"{where}: tolerance must be above 0, not {tolerance:g}.")
-    limits = properties_of(metric)
-    if limits.highest == 1 and not limits.lowest <= value <= 1:
+    expected = Expected(**values)
+    if not expected.tolerance > 0:
+        raise UserError(f"{where}: tolerance must be above 0, not {expected.tolerance:g}.")
+    limits = properties_of(expected.metric)
+    if not limits.lowest <= expected.value <= limits.highest:
         raise UserError(
-            f"{where}: {metric} must be from {limits.lowest:g} to 1, not {value:g}: write 0.9 for "
-            "90 %."
+            f"{where}: {expected.metric} must be from {limits.lowest:g} to {limits.highest:g}, not "
+            f"{expected.value:g}: write 0.9 for 90 %."
         )
-    if limits.highest == 1 and tolerance > 1:
-        raise UserError(
-            f"{where}: tolerance {tolerance:g} of {metric} must be at most 1: write 0.01 for 1 %."
-        )
+    return expected

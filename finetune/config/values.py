@@ -8,16 +8,7 @@ import re
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import (
-    Any,
-    Literal,
-    NotRequired,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Any, Literal, Union, get_args, get_origin
 
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -41,8 +32,6 @@ MOST_RESAMPLES = 10_000_000
 
 def require_count(option: str, value: int, least: int = 1, most: int = _MOST_RUNS) -> None:
     """Raise UserError unless the number of an option is whole, from ``least`` to ``most``."""
-    if not conforms(value, int):
-        raise UserError(f"{option} must be a whole number, not {value!r:.60}.")
     if value < least:
         raise UserError(f"{option} must be {least} or more, not {value}.")
     if value > most:
@@ -108,14 +97,6 @@ def conforms(value: object, hint: Any) -> bool:
     if type(value) is hint:
         return True
     origin, arguments = get_origin(hint), get_args(hint)
-    if is_typeddict(hint):
-        hints = get_type_hints(hint, include_extras=True)
-        return isinstance(value, dict) and all(
-            conforms(value[key], inner) if key in value else get_origin(inner) is NotRequired
-            for key, inner in hints.items()
-        )
-    if origin is NotRequired:
-        return conforms(value, arguments[0])
     if origin in (Union, types.UnionType):
         return any(conforms(value, option) for option in arguments)
     if origin is Literal:

@@ -63,8 +63,8 @@ def verdicts(
 ) -> list[ScoreVerdict]:
     """Compare every expected score with the score of a run, or with its statistic over seeds.
 
-    With ``num_seeds``, ``metrics`` are a ``Summary``. ``differing`` are settings that differ from
-    the recipe. If all runs are degenerate, nothing is reproduced.
+    With ``num_seeds``, ``metrics`` are statistics over seeds. ``differing`` are settings that
+    differ from the recipe. If all runs are degenerate, nothing is reproduced.
     """
     judged = []
     for entry in expected:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal
 
 from finetune.config.tasks import CONFIGS
 from finetune.config.values import conforms
@@ -32,7 +32,7 @@ class RunFolder:
     config: Mapping[str, Any]
     """``config.json``: the settings, and metadata such as the fingerprint of the data."""
     metrics: Mapping[str, Mapping[str, Any]]
-    """``metrics.json``: scores by split and name; of several runs their ``Summary``."""
+    """``metrics.json``: scores by split and name; of several runs their statistics."""
     environment: Mapping[str, Any]
     """``environment.json``: versions, baselines, and why the run is degenerate."""
     problems: Mapping[str, str]
@@ -61,7 +61,7 @@ class RunFolder:
 
     @classmethod
     def open_all(cls, path: Path) -> RunFolder:
-        """Read a run, or a folder of several: the settings of the first and a ``Summary``."""
+        """Read a run, or a folder of several: the settings of the first, statistics of all."""
         seeds: dict[str, Any] = {}
         with contextlib.suppress(OSError, UserError):
             seeds = read_summary(path)
@@ -141,34 +141,10 @@ _FILES: Mapping[str, Mapping[str, Any]] = {
 """The files of a run that are JSON objects, with the types of their values."""
 
 
-class ScoreSummary(TypedDict):
-    """Statistics of one score over seeds or folds; ``low`` and ``high`` are of folds."""
-
-    mean: float
-    standard_deviation: float | None
-    median: float
-    minimum: float
-    maximum: float
-    seeds: dict[str, float]
-    low: NotRequired[float]
-    high: NotRequired[float]
-
-
-Summary = dict[str, dict[str, ScoreSummary]]
-"""Statistics of scores by split and name, as in ``seeds.json`` and ``folds.json``."""
-
-
-class DegenerateRun(TypedDict):
-    """A degenerate run: its seed, or the name of its fold."""
-
-    seed: int | str
-    reasons: list[str]
-
-
 _SUMMARY: Mapping[str, Any] = {
     "seeds": list[int] | None,
-    "metrics": Summary | None,
-    "degenerate": list[DegenerateRun] | None,
+    "metrics": dict[str, dict[str, dict[str, Any]]] | None,
+    "degenerate": list[dict[str, Any]] | None,
     "verdicts": list[dict[str, Any]] | None,
     "baselines": dict[str, dict[str, Any]] | None,
     "ratio": float | None,

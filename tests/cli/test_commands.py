@@ -221,13 +221,6 @@ def test_predictions_have_the_ids_of_the_file(workdir: Path, tmp_path: Path):
         assert [answer["id"] for answer in answers] == ["q7", "q3"]
 
 
-def test_words_in_columns_keep_their_words(workdir: Path, tmp_path: Path):
-    (path := tmp_path / "in.conll").write_text("Ana B-PER\nsaw O\n\nOslo B-LOC\n", "utf-8")
-    answers = run("predict", workdir / "tag", "--file", path).rows
-    assert [answer["words"] for answer in answers] == [["Ana", "saw"], ["Oslo"]]
-    assert all("offsets" not in answer for answer in answers)
-
-
 def test_standard_input(workdir: Path):
     plain = run("predict", workdir / "classify", "--file", "-", "--out", "-", stdin=b"one\n\ntwo\n")
     assert [row["id"] for row in plain.rows] == [0, 1, 2]
@@ -303,30 +296,6 @@ def test_several_texts(workdir: Path):
     run("predict", workdir / "nli", "--text", "one", "--text", "two", "--pair", "x").refused(
         "--pair is the second text of one --text"
     )
-
-
-def test_from_python(workdir: Path):
-    import finetune
-
-    model = finetune.load(workdir / "tag")
-    assert list(model.labels) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    assert model.predict([]) == []
-    text, words = model.predict(["Ana saw Oslo.", ["Ana", "saw", "", "Oslo"]])
-    assert text.offsets[-1] == (12, 13) and len(words.tags) == 4 and words.offsets is None
-    for wrong, message in (
-        ("Ana", "a list of inputs"),
-        ([3], "input 0: 3 is neither"),
-        ([["a", 1]], "a list of words"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.predict(wrong)
-    pairs = finetune.load(workdir / "nli" / "best")
-    assert [answer.id for answer in pairs.predict([("a", "b"), ["c", "d"]])] == [0, 1]
-    for wrong in (["a"], [("a", "b", "c")], [("a", 2)]):
-        with pytest.raises(ValueError, match=r"input 0: .*(two texts|a pair of texts)"):
-            pairs.predict(wrong)
-    with pytest.raises(ValueError, match="single texts"):
-        finetune.load(workdir / "classify").predict([("a", "b")])
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -416,12 +385,6 @@ def test_text_that_the_vocabulary_does_not_know_is_said(workdir: Path, tmp_path:
     trained = run("tag", *flags, "--out", tmp_path / "run")
     assert trained.code == 0 and f"train: 50% {said}" in trained.err, trained.err
     assert said not in run("check", workdir / "sentiment", "--model", fx.checkpoint()).out
-
-
-def test_check_ends_with_1_where_data_cannot_be_trained_on(tmp_path: Path):
-    data.write_jsonl(tmp_path / "train.jsonl", [{"text": "a", "label": "b"}] * 3)
-    outcome = run("check", "--data", tmp_path)
-    assert outcome.code == 1 and "nothing to learn" in outcome.out
 
 
 def test_runs_are_neither_overwritten_nor_repeated(
@@ -536,28 +499,6 @@ def test_words_and_labels_with_other_line_ends(tmp_path: Path):
     fx.train("tag", tmp_path / "runs", "--seeds=2", data=tmp_path / "data").ok()
     with (tmp_path / "runs/seed-2/predictions.test.jsonl").open(encoding="utf-8") as lines:
         assert [json.loads(line)["words"] for line in lines] == [words] * 8
-
-
-def test_damaged_folders_of_runs(tmp_path: Path) -> None:
-    fx.train("classify", tmp_path / "few", few_shot=True, per_class=4).ok()
-    (tmp_path / "few" / "best" / "classifier.safetensors").unlink()
-    run("predict", tmp_path / "few", "--text", "a").refused("classifier.safetensors: missing")
-    given = ("--model", fx.checkpoint(), "--data", fx.data("sentiment"))
-    search = ("search", "classify", *given, "--steps=1", "--trials=1", "--out", tmp_path / "found")
-    assert run(*search).code == 0
-    (tmp_path / "found" / "search.db").write_bytes(b"no database" * 500)
-    run(*search).refused("search.db: damaged")
-
-
-def test_relations_have_no_advice_on_labels_of_spans(tmp_path: Path) -> None:
-    data = shutil.copytree(fx.data("relations"), tmp_path / "data")
-    path = data / "train.jsonl"
-    row = json.loads(path.read_text("utf-8").splitlines()[0])
-    row["spans"].append({**row["spans"][0], "label": "OTHER"})
-    with path.open("a", encoding="utf-8") as file:
-        file.write((json.dumps(row) + "\n") * 20)
-    done = fx.train("relations", tmp_path / "run", data=data)
-    assert done.code == 0 and "--multi-label" not in done.out + done.err
 
 
 def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:

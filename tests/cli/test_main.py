@@ -30,7 +30,6 @@ from finetune.config.values import converted
 from finetune.reporting import html
 from finetune.types import UserError
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,13 +99,6 @@ def test_a_setting_that_only_the_recipe_makes_legal(calls: list[tuple], recipe: 
     assert run("tag", "--lora", "4").err == (
         "error: --lora needs --tuning lora: leave it out, not '4'.\n"
     )
-
-
-def test_a_recipe_and_its_output_may_have_one_name(calls: list[tuple], recipe: Path):
-    recipe.rename(recipe.parent / "out.yaml")
-    path = str(recipe.parent / "out.yaml")
-    assert run("run", path, "--out", path).code == 0
-    assert [call[2].out for call in calls] == [path]
 
 
 def test_positionals_and_options_in_any_order():
@@ -224,18 +216,6 @@ def test_version():
     assert run("--version").out.count("\n") == 1
 
 
-def test_a_dry_run_prints_settings_that_are_no_defaults(tmp_path: Path):
-    save_tiny_checkpoint(tmp_path / "bert", "bert")
-    data = ROOT / "examples" / "data" / "sentiment"
-    paths = ("--model", tmp_path / "bert", "--data", data)
-    outcome = run("classify", *paths, "--steps=1", "--max-length=32", "--dry-run")
-    last = outcome.out.splitlines()[-2:]
-    assert last[0] == (
-        f"settings: --model {tmp_path / 'bert'}, --data {data}, --steps 1, --max-length 32"
-    )
-    assert "finetune classify --help" in last[1]
-
-
 def test_every_choice_of_every_command_refuses_another_value():
     """Optional choices, too; other values of an option that may be text or a choice are text."""
     checked = 0
@@ -250,11 +230,6 @@ def test_every_choice_of_every_command_refuses_another_value():
                 converted(option.name, "no-choice", option.type)
             checked += 1
     assert checked > 50
-
-
-def test_values_of_an_option_given_twice_are_all_kept(calls: list[tuple]):
-    run("tag", "--columns", "words=a", "--columns", "tags=b", "spans=c", "--dry-run")
-    assert calls[-1][2].columns == ("words=a", "tags=b", "spans=c")
 
 
 def test_options_of_one_run_are_refused_for_several(tmp_path: Path):

@@ -278,17 +278,3 @@ def test_a_number_stays_out_of_distribution(tmp_path: Path) -> None:
     (answer,) = finetune.load(own).predict([("zebra " * 30, "a zebra")])
     row = answer.to_dict()
     assert isinstance(row["label"], float) and row["withheld"] is None and "ood" in row
-
-
-def test_damaged_thresholds_are_refused(workdir: Path, capsys) -> None:
-    path = workdir / "topics" / "best" / "finetune.json"
-    before = path.read_text()
-    content = json.loads(before)
-    content["extra"]["thresholds"] = {"nothing": 0.5}
-    path.write_text(json.dumps(content))
-    with pytest.raises(finetune.UserError, match=r"damaged.*\(--threshold: 'nothing' is none of"):
-        finetune.load(workdir / "topics")
-    del content["extra"]["thresholds"]  # saved by an earlier version
-    path.write_text(json.dumps(content))
-    assert finetune.load(workdir / "topics").task.state.thresholds == {}
-    path.write_text(before)

@@ -59,8 +59,6 @@ classify --dry-run --model bert --data sentiment --metric ece | cannot select a 
 tag --model bert --data entities --sizes 10 10 | a size twice
 run --sedes 5 cola-minilm | unknown option '--sedes'. Perhaps you meant '--seeds'?
 train | there is no command 'train': the task is the command
-evaluate x | finetune score
-list | finetune run
 nli --model bert | nyu-mll/glue
 nli --model robreta-base --data pairs | Perhaps you meant 'roberta-base'?
 classify --model empty --data sentiment | empty | config.json
@@ -71,7 +69,6 @@ classify --model decoder --data sentiment | type 'gpt2' | is a decoder | roberta
 classify --model mute --data sentiment | mute | no vocabulary | tokenizer.json
 classify --overlap 3 | unknown option '--overlap'. See finetune classify --help.
 classify --per_device_train_batch_size 3 | unknown option | --batch-size N counts the examples
-classify --logging_steps 9 | unknown option | leave it out: the log of a run has about 200 lines
 run cola | cola: no such recipe file | `finetune run --only cola` lists those with this text
 export classify | missing --out FOLDER: see finetune export --help
 classify --fp16 | unknown option '--fp16': write --precision fp16. See
@@ -84,17 +81,11 @@ classify sentiment | unexpected argument 'sentiment': write --data sentiment. Se
 predict x sentiment | unexpected argument 'sentiment': write --file sentiment. See
 predict x film | unexpected argument 'film': write --text film. See
 classify --lr | finetune classify: --lr: expected one argument: see finetune classify --help
-classify --lr -1 | --lr must be above 0, not -1.0
-classify --freeze some | --freeze must be none, embeddings, or a number of layers
-classify --max-length 512 --max-tokens 100 | raise --max-tokens
-classify --columns text | --columns must be role=column
 TRAIN --max-length 100 | exceeds the 64 tokens | or less
 TRAIN --freeze 9 | 9 layers | 3
 TRAIN --class-weights psi=1 | 'psi' is none of neg, pos
 TRAIN --problem regression | train.jsonl:1 | not a number
-clasify | unknown command 'clasify'. Perhaps you meant 'classify'? | score, compare
 run --seeds 2 | a recipe comes first: finetune run RECIPE
-run nope.yaml | nope.yaml: no such recipe file | finetune run
 run --lr 1e-3 nope.yaml | unknown option '--lr'
 run HERE | HERE: holds several runs: name one of them, such as HERE/classify
 run classify --resume | no run with the settings of classify has begun: add --out classify
@@ -105,7 +96,6 @@ predict | finetune predict | missing RUN
 predict x | either --text or --file
 predict half-config.json --text a | half-config.json
 predict half-finetune.json --text a | half-finetune.json
-score x | x does not exist
 compare x y --seed -1 | --seed -1: must be from 0
 geometry bert --data no-rows/train.jsonl | needs two or more lines of text, not 0
 sentence --model bert --data texts.txt --objective simcse --batch-size 1 | of a batch
@@ -123,12 +113,10 @@ export of-senses --out x | of-senses is a run of finetune wsd
 predict seeds --text a | is a folder of runs | seed-1
 embed seeds --text a | is a folder of runs | seed-1
 embed of-senses --text a | of-senses is a run of finetune wsd
-predict gone --text a | no such folder
 predict tag --text a --pair b | --pair | tags words
 predict classify --text a --pair b | single texts
 predict nli --text a | --pair | two texts
 predict nli --file sentiment/test.jsonl | test.jsonl | second text
-predict classify --file x | x does not exist
 predict classify --file latin.txt --out answers.jsonl | latin.txt:2 | not UTF-8
 score half.jsonl sentiment/test.jsonl | half.jsonl:12: not valid JSON
 score short.jsonl sentiment/test.jsonl | 12 examples, but 11 predictions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from finetune.evaluation.prediction_types import TYPES, scores_of
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.registry import TASKS
 from finetune.types import Span, TextExample, TextPrediction
-from tests.command import run
 
 ENTRY = {
     "split": "test",
@@ -70,21 +68,11 @@ def test_a_good_entry():
     [
         ({"metric": "acuracy"}, "unknown metric 'acuracy'.*Perhaps you meant 'accuracy'"),
         ({"metric": ["accuracy"]}, r"metric must be text, not \['accuracy'\]"),
-        ({"metric": "accuracy:PER"}, "unknown metric 'accuracy:PER'"),
         ({"metric": "span_f1_conll"}, "unknown metric 'span_f1_conll'"),
         ({"split": "tst"}, "unknown split 'tst'.*Perhaps you meant 'test'"),
         ({"split": "train"}, "unknown split 'train'.*Legal are validation, "),
-        ({"split": 3}, "unknown split '3'"),
-        ({"value": math.nan}, "value must be a finite number, not nan"),
-        ({"value": True}, "value must be a number, not True"),
-        ({"value": [0.9]}, r"value must be a number, not \[0.9\]"),
         ({"value": 50}, "accuracy must be from 0 to 1, not 50: write 0.9 for 90 %"),
-        ({"value": -0.1}, "accuracy must be from 0 to 1, not -0.1"),
-        ({"tolerance": -1}, "tolerance must be above 0, not -1"),
         ({"tolerance": 0}, "tolerance must be above 0, not 0"),
-        ({"tolerance": math.inf}, "tolerance must be a finite number, not inf"),
-        ({"tolerance": 2}, "tolerance 2 of accuracy must be at most 1"),
-        ({"source": " "}, "source must be text"),
         ({"source_checked": "no"}, "source_checked must be true or false, not 'no'"),
         ({"statistic": "best"}, "unknown statistic 'best'.*Legal are mean, median"),
         ({"tolerence": 1}, "each entry .* has the keys split, .* such as `- {split: test, metric"),
@@ -98,16 +86,6 @@ def test_wrong_entries(changes: dict[str, Any], message: str):
 def test_metrics_of_another_problem():
     with pytest.raises(ValueError, match=r"unknown metric 'accuracy'.*pearson, spearman, mse"):
         read("classify", "regression")
-
-
-def test_a_wrong_entry_is_found_before_training(tmp_path: Path):
-    (path := tmp_path / "r.yaml").write_text(
-        "task: nli\nmodel: none\ndata: none\nexpected:\n"
-        "  - {split: test, metric: [accuracy], value: .nan, tolerance: 1, source: s}\n"
-    )
-    outcome = run("run", path)
-    assert outcome.code == 2
-    assert outcome.err == f"error: {path}:5: metric must be text, not ['accuracy'].\n"
 
 
 @pytest.mark.parametrize(

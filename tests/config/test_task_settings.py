@@ -16,7 +16,6 @@ from finetune.config.tasks import (
     ClassifyConfig,
     NerConfig,
     NliConfig,
-    QAConfig,
     TagConfig,
     TrainConfig,
     affects_of,
@@ -50,8 +49,6 @@ def test_paths_and_dicts_of_python_are_settings():
     assert config == ClassifyConfig(
         out=str(Path("runs/a")), class_weights="a, b=2,c=0.5", test_sets=("new=new.csv",)
     )
-    with pytest.raises(UserError, match="--test-sets: new must be a text or a number, not"):
-        ClassifyConfig(test_sets={"new": [{"text": "x"}] * 99})
     with pytest.raises(UserError, match=r"--validation must be auto, .{,150}$"):
         ClassifyConfig(validation=[{"text": "x"}] * 99)
 
@@ -96,29 +93,16 @@ def test_a_setting_says_what_it_may_change() -> None:
 WRONG = [
     (ClassifyConfig, {"epochs": 0}, "--epochs must be above 0 and at most 1e9, not 0"),
     (ClassifyConfig, {"epochs": math.inf}, "--epochs must be a finite number, not inf"),
-    (ClassifyConfig, {"epochs": 1e308}, "--epochs must be above 0 and at most 1e9, not 1e.308"),
-    (ClassifyConfig, {"lr": math.nan}, "--lr must be a finite number, not nan"),
     (ClassifyConfig, {"steps": 10**30}, "--steps must be a finite number, not 1000"),
     (ClassifyConfig, {"precision": "fp8"}, "--precision must be one of auto, bf16, fp16, fp32"),
-    (ClassifyConfig, {"tuning": "some"}, "--tuning must be one of full, lora, bitfit, head, mask,"),
-    (NerConfig, {"decoding": "greedy"}, "must be one of auto, flat, nested, overlapping"),
     (ClassifyConfig, {"lr": "1e-3"}, "--lr must be a number, not '1e-3'"),
     (ClassifyConfig, {"columns": "text=a"}, "--columns must be a list of texts"),
-    (ClassifyConfig, {"seed": -1}, "--seed must be from 0"),
-    (ClassifyConfig, {"batch_size": -1}, "--batch-size must be above 0, not -1"),
-    (ClassifyConfig, {"max_tokens": 0}, "--max-tokens must be above 0"),
     (ClassifyConfig, {"layer_decay": 1.5}, "--layer-decay must be above 0 and at most 1, not 1.5"),
-    (ClassifyConfig, {"layer_decay": 0}, "--layer-decay must be above 0"),
-    (ClassifyConfig, {"warmup": -0.1}, "--warmup must be 0 or more"),
-    (ClassifyConfig, {"weight_decay": -1}, "--weight-decay must be 0 or more"),
-    (ClassifyConfig, {"clip": -1}, "--clip must be 0 or more"),
     (ClassifyConfig, {"freeze": "-1"}, "--freeze must be none, embeddings, or a number"),
     (ClassifyConfig, {"columns": ("text",)}, "--columns must be role=column, .* not 'text'"),
-    (QAConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
     (TagConfig, {"freeze": "all"}, "a number of layers .the whole encoder: --tuning head."),
     (TagConfig, {"max_length": 10, "max_tokens": 5}, "--max-length 10 exceeds --max-tokens 5"),
     (ClassifyConfig, {"loss": "weighted"}, "--loss must be ce, focal, .* see --class-weights"),
-    (ClassifyConfig, {"loss": "focal:-1"}, "--loss must be ce, focal, focal:GAMMA"),
     (ClassifyConfig, {"loss": "logit-adjusted", "sampling": "balanced"}, "--sampling balanced"),
     (ClassifyConfig, {"loss": "logit-adjusted:2", "class_weights": "auto"}, "--class-weights"),
     (NerConfig, {"loss": "logit-adjusted"}, "does not apply to spans"),
@@ -126,12 +110,10 @@ WRONG = [
     (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights must be none with"),
     (NerConfig, {"label_smoothing": 0.1}, "--label-smoothing 0.1 does not apply to ner: leave"),
     (ClassifyConfig, {"label_smoothing": 0.1, "loss": "focal:1"}, "not go with --loss focal:1"),
-    (ClassifyConfig, {"label_smoothing": 1.0}, "--label-smoothing must be 0 or more and below"),
     (ClassifyConfig, {"label_smoothing": 0.1, "few_shot": True}, "does not apply to --few-s"),
     (TagConfig, {"label_smoothing": 0.1, "crf": True}, "must be 0.0 with --crf"),
     (TagConfig, {"calibrate": "temperature", "crf": True}, "--calibrate must be none with"),
     (NerConfig, {"max_width": 41, "max_length": 40}, "--max-width 41 exceeds --max-length 40"),
-    (NerConfig, {"max_width": 0}, "--max-width must be above 0"),
     (ClassifyConfig, {"few_shot": True, "loss": "focal"}, "--loss focal does not apply to --few-s"),
     (ClassifyConfig, {"few_shot": True, "head_lr": 0.1}, "--head-lr 0.1 does not apply"),
     (ClassifyConfig, {"few_shot": True, "pair_encoder": "bi"}, "--pair-encoder bi does not apply"),
@@ -141,7 +123,6 @@ WRONG = [
         {"few_shot": True, "tuning": "head", "epochs": 2},
         "--epochs: --few-shot --tuning head fits",
     ),
-    (ClassifyConfig, {"per_class": 0}, "--per-class must be above 0"),
 ] + [
     (NliConfig, {name: 0}, f"{flag(name)} must be above 0, not 0")
     for name in ("lr", "limit", "steps", "max_length", "head_lr", "eval_every", "save_every")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from finetune.evaluation.decisions.label_thresholds import (
 )
 from finetune.evaluation.prediction_types import scores_of
 from finetune.types import TextExample, UserError
-from tests.command import run
 
 NAMES = ("a", "b", "c")
 
@@ -143,9 +141,3 @@ def test_the_table_of_the_trade_and_unknown_metrics() -> None:
         assert row["f1"] == pytest.approx(2 * right / (predicted + data.applies.sum()))
     with pytest.raises(UserError, match=r"--metric macro does not fit.*: choose .*macro_f1"):
         choose(data, Goal("macro"))
-
-
-def test_a_file_is_no_run(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"label": "a"}')
-    outcome = run("thresholds", tmp_path / "p.jsonl")
-    assert outcome.code == 2 and "p.jsonl: this is a file. Give a run folder" in outcome.err

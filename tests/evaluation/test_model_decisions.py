@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -230,15 +229,10 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
 @pytest.mark.parametrize(
     ("costs", "message"),
     [
-        (3, "costs must be {gold: {predicted: cost}}, not 3"),
-        ({"a": 1, "b": 0}, "costs must be {gold"),
-        ({"a": {"a": "0", "b": 1}, "b": {"a": 1, "b": 0}}, "costs must be {gold"),
         ({"a": {"a": 0, "b": 1}}, "gold: costs of a, but the labels are a, b"),
         ({"a": {"a": 0}, "b": {"a": 1, "b": 0}}, "gold 'a': costs of a, but the labels are a, b"),
         ({"a": {"a": 0, "b": 1}, "bb": {"a": 1}, "b": {}}, "gold: costs of a, b, bb, but"),
         ({"a": {"a": 0, "b": -1}, "b": {"a": 1, "b": 0}}, "a cost must be from 0 to 1e"),
-        ({"a": {"a": 0, "b": math.inf}, "b": {"a": 1, "b": 0}}, "a cost must be from 0"),
-        ({"a": {"a": 0, "b": 1e308}, "b": {"a": 1, "b": 0}}, "a cost must be from 0"),
     ],
 )
 def test_wrong_costs_are_refused(costs: dict, message: str) -> None:

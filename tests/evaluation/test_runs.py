@@ -364,13 +364,6 @@ def test_every_line_needs_its_gold(tmp_path: Path):
         align_runs([path])
 
 
-def test_odd_values_of_labels_are_read(tmp_path: Path):
-    """An answer left out that is no label, and no separator of levels."""
-    row = {"label": None, "withheld": ["a"], "label_separator": "", "gold": "a"}
-    path = write_jsonl(tmp_path / "p.jsonl", [row, {"label": "a", "gold": "a"}])
-    assert score(align_runs([path]).runs[0])["accuracy"] == 0.5
-
-
 @pytest.mark.parametrize(("first", "second"), [("I-PER", "I-PER"), ("B-PER", "E-PER")])
 def test_gold_in_another_scheme_is_read_as_in_training(tmp_path: Path, first: str, second: str):
     """IO and BMES gold: B B is one tag right of two, as a run that read the gold as BIO says."""
