@@ -11,13 +11,12 @@ texts of different lengths, alone and in batches.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,8 +104,8 @@ def export_onnx(
     _require_export(task, source)
     validation = validation_examples(task, source, data) if int8 else []
     model = task.model(source).eval()
+    model_type = model.encoder.model.config.model_type
     if part := model.encoder.family.reads_padding:
-        model_type = model.encoder.model.config.model_type
         raise UserError(
             f"{source}: {model_type} models read padding ({part}), so a graph of padded rows would "
             "give other results: use `finetune predict`, or train and export another model."
@@ -126,7 +125,16 @@ def export_onnx(
         )
         (fresh / "requirements.txt").write_text("".join(versions), encoding="utf-8")
         others = {*fresh.iterdir()}
-        inputs, line = _export(task, model, fresh)
+        try:
+            inputs, line = _export(task, model, fresh)
+        except (UserError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{model_type} models cannot be exported with torch {torch.__version__} "
+                f"({type(error).__name__}: {' '.join(str(error).split()):.200}): use `finetune "
+                "predict`."
+            ) from error
         size = sum(path.stat().st_size for path in {*fresh.iterdir()} - others)
         lines = [line]
         if int8:
@@ -287,9 +295,9 @@ def _export(task: Task, model: Any, fresh: Path) -> tuple[list[str], str]:
         of_tokens = task.description.words or isinstance(model, QuestionAnswerer)
         axes = ("batch", "sequence") if of_tokens else ("batch",)
     with packed_attention(model.encoder.model.config, "eager"):  # others guard against empty rows
-        _trace(module, model_type, inputs, fresh / GRAPH, axes)
+        _trace(module, inputs, fresh / GRAPH, axes)
     differences, sizes = [], []
-    with _export_errors(model_type), torch.no_grad():
+    with torch.no_grad():
         exported = OnnxModel(fresh, threads=torch.get_num_threads())
         for group in groups:
             expected = full_precision(model(pack(group)))
@@ -361,14 +369,14 @@ class SpanLogits(nn.Module):
 
 
 def _trace(
-    module: nn.Module, name: str, inputs: Mapping[str, Tensor], path: Path, axes: Sequence[str]
+    module: nn.Module, inputs: Mapping[str, Tensor], path: Path, axes: Sequence[str]
 ) -> None:
     # The other exporter (``dynamo=True``) is slower, needs more packages, and makes graphs that are
     # not faster. Tracing can fix decisions by the size of the traced batch: compare on others.
     sizes = {name: "words" if name.startswith("word") else "sequence" for name in inputs}
     dynamic = {name: {0: "batch", 1: size} for name, size in sizes.items()}
     dynamic["logits"] = dict(enumerate(axes))
-    with _export_errors(name), warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer is old; shapes may be constants
         torch.onnx.export(
             module.eval(),
@@ -380,17 +388,3 @@ def _trace(
             opset_version=OPSET,
             dynamo=False,
         )
-
-
-@contextlib.contextmanager
-def _export_errors(model_type: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise UserError(
-            f"{model_type} models cannot be exported with torch {torch.__version__} "
-            f"({type(error).__name__}: {' '.join(str(error).split()):.200}): use "
-            "`finetune predict`."
-        ) from error

@@ -19,7 +19,8 @@ from finetune.inference.loop import pass_options, predict, values_of_examples
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.preprocessing.encodings import EncodedExamples
-from finetune.types import Batch, TextExample, TokenSequence, UserError, did_you_mean
+from finetune.preprocessing.texts import encode_texts
+from finetune.types import Batch, TextExample, UserError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,9 @@ class Ranker:
     def _vectors(
         self, texts: Sequence[str], vectors_of: Callable[[Tensor, Batch], Tensor]
     ) -> Tensor:
-        tokenizer, longest = self.task.tokenizer, self.task.state.max_length
-        room = tokenizer.room(longest)
-        subwords = enumerate(tokenizer.first_subwords(texts, longest))
-        encoded = EncodedExamples.of(
-            [[TokenSequence(number, *tokenizer.build(ids[:room]))] for number, ids in subwords]
-        )
+        examples = [TextExample(number, text) for number, text in enumerate(texts)]
+        limits = self.task.tokenizer, self.task.state.max_length, "truncate"
+        encoded = EncodedExamples.of(encode_texts(examples, *limits)[0])
         options = pass_options(self.task, self.device)
         vectors = dict(values_of_examples(self.model.encoder, encoded, vectors_of, **options))
         return torch.stack([vectors[number][0] for number in range(len(texts))])
