@@ -59,16 +59,11 @@ def read_documents(path: Path, encoding: str) -> tuple[list[TokenRow], list[str]
     stems = (
         [path / name for name in document_names(path)] if path.is_dir() else [path.with_suffix("")]
     )
-    files = {stem: stem.parent / f"{stem.name}.ann" for stem in stems}
-    standoff = {
-        stem: _read_standoff(file, encoding) if file.is_file() else None
-        for stem, file in files.items()
-    }
+    standoff = {s: _read_standoff(s.parent / f"{s.name}.ann", encoding) for s in stems}
     related = any(lines is not None and lines.relations for lines in standoff.values())
     documents = [_document(stem, encoding, lines, related) for stem, lines in standoff.items()]
-    notes: list[str] = []
-    if bare := [str(stem) for stem, lines in standoff.items() if lines is None]:
-        notes += counted(bare, "without .ann file", "without gold")
+    bare = [str(stem) for stem, lines in standoff.items() if lines is None]
+    notes = [*counted(bare, "without .ann file", "without gold")]
     if skipped := sum(lines.num_skipped for lines in standoff.values() if lines is not None):
         notes.append(
             f"{quantity(skipped, 'line')} of .ann files not read: events, attributes and notes "
@@ -110,7 +105,9 @@ def _document(stem: Path, encoding: str, lines: _Standoff | None, related: bool)
     return row._replace(relations=tuple(sorted(relations)))
 
 
-def _read_standoff(path: Path, encoding: str) -> _Standoff:
+def _read_standoff(path: Path, encoding: str) -> _Standoff | None:
+    if not path.is_file():
+        return None
     spans: dict[str, dict[str, Any]] = {}
     locations, relations, num_skipped = [], [], 0
     for number, line, _ in read_lines(str(path), path, encoding):

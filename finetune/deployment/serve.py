@@ -6,11 +6,11 @@ import ipaddress
 import json
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from finetune.cli.options import Command
 from finetune.cli.output import quiet_libraries, show
@@ -61,15 +61,8 @@ class Serve(Command):
             if not ipaddress.ip_address(address).is_loopback:
                 show(f"note: {url} is open to the network, without passwords.", error=True)
             show(f"serving {', '.join(folders)} at {url}/docs (Ctrl-C stops); try")
-            show("\n".join(sample_requests(url, {model.name: model.sample for model in models})))
+            show(f"curl -s {url}/predict -d '{json.dumps(models[0].sample)}'")
             run_server(make_app(models, hosts), listener)
-
-
-def sample_requests(url: str, samples: Mapping[str, Any]) -> list[str]:
-    """Write the command of a request to each model, by name, of a server."""
-    path = "/models/{}/predict" if len(samples) > 1 else "/predict"
-    pairs = samples.items()
-    return [f"curl -s {url}{path.format(name)} -d '{json.dumps(it)}'" for name, it in pairs]
 
 
 def named_runs(runs: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from finetune.cli.options import (
     Command,
@@ -28,9 +28,6 @@ from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.runtime.row_files import ROW_SUFFIXES, require_suffix
 from finetune.types import UserError
-
-if TYPE_CHECKING:
-    from finetune.inference.embed import Embedder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +62,6 @@ class VectorOptions(LayersOption, EmbedderOptions):
 class PageOptions(EmbedderOptions):
     """Options of the commands that compute vectors of words and write a page."""
 
-    pooling: Literal["mean", "first", "max"] = "mean"
-    """Pooling over the subwords of a word."""
     out: Annotated[tuple[str, ...], Help(group="output", common=True)] = ()
     """Files to write: .html (a page) and .json (all numbers)."""
 
@@ -247,8 +242,6 @@ class Wsd(LayersOption, EncodingOption, Command):
     inventory: str | None = None
     """Folder of WordNet's files: index.sense, and data.* for --glosses. Default: the senses of the
     training data."""
-    pooling: Literal["mean", "first", "max"] = "mean"
-    """Pooling over the subwords of a word."""
     prior: float | None = None
     """Weight of the log frequency of a sense among the training uses of its lemma. Default: chosen
     on the validation split, or 0 without one."""
@@ -265,11 +258,3 @@ class Wsd(LayersOption, EncodingOption, Command):
         from finetune.embeddings.senses import fit_senses
 
         fit_senses(self)
-
-
-def open_embedder(command: Any, **options: Any) -> Embedder:
-    """Load the encoder of a command with its pooling, lengths and batches."""
-    from finetune.inference.embed import Embedder
-
-    options |= {"pooling": command.pooling}
-    return Embedder(command.model, **options, **command.encoder.keywords())

@@ -23,7 +23,6 @@ from finetune.embeddings.attention_norms import (
     analyze_attention,
     reason_without_norms,
 )
-from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.vectors import ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.preprocessing.batching import pack
@@ -224,8 +223,10 @@ def _layer_table(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
 def print_geometry(command: Geometry) -> None:
     """Measure the encoder of the command, write its files, and print a table of the layers."""
     sources = text_sources(command.data, command.encoding)
+    options: dict[str, Any] = {"layers": "all", "unit": "word", "combine": "none"}
+    options |= command.encoder.keywords()
     figures = measure_geometry(
-        open_embedder(command, layers="all", unit="word", combine="none"),
+        Embedder(command.model, **options),
         (line for source in sources for line in source.lines()),
         most=command.texts,
         sentences=command.sentence,

@@ -317,7 +317,6 @@ def fit_senses(command: Wsd) -> None:
     settings = SenseSettings(
         model=command.model,
         layers=command.layers,
-        pooling=command.pooling,
         prior=command.prior,
         gloss_weight=command.glosses,
         inventory=command.inventory,

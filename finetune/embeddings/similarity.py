@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.sources import open_splits
 from finetune.data.tables import check_columns, open_text_table
 from finetune.data.word_splitting import split_words
-from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.vectors import Array, Standardizer, unit_vectors
 from finetune.embeddings.words_in_context import (
     TARGET_ROLES,
@@ -116,20 +115,13 @@ def _number(label: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-class Cosines(NamedTuple):
-    """The cosine of each pair [N], and of which vectors, as in ``layer 3, standardized``."""
-
-    name: str
-    values: Array
-
-
 def compare_pairs(
     embedder: Embedder,
     pairs: Sequence[TextExample],
     *,
     standardizer: Standardizer | None = None,
     reporter: Reporter | None = None,
-) -> list[Cosines]:
+) -> dict[str, Array]:
     """Compute the cosines of all pairs, raw and, with a standardizer, standardized.
 
     Args:
@@ -139,6 +131,9 @@ def compare_pairs(
         pairs: The pairs.
         standardizer: Fitted on a corpus with the same embedder settings.
         reporter: Shows the progress.
+
+    Returns:
+        The cosines [N] by the vectors they are of, as in ``layer 3, standardized``.
     """
     scales: list[Callable[[Array], Array]] = [np.asarray]
     if standardizer is not None:
@@ -155,7 +150,7 @@ def compare_pairs(
                 units = unit_vectors(scale(np.stack(both)))
                 values[index, :, number] = (units[0] * units[1]).sum(axis=-1).clip(-1.0, 1.0)
             progress.update(number + 1)
-    return [Cosines(*of) for of in zip(names, values.reshape(-1, len(pairs)), strict=True)]
+    return dict(zip(names, values.reshape(-1, len(pairs)), strict=True))
 
 
 def _vectors(embedder: Embedder, pairs: Sequence[TextExample]) -> Iterator[Array]:
@@ -221,7 +216,8 @@ def run_similarity(command: Similarity) -> None:
     unit: Any = command.unit
     if unit == "auto":
         unit = "text" if pairs[0].targets is None else "word"
-    embedder = open_embedder(command, layers=command.layers, unit=unit, combine=command.combine)
+    settings = {name: getattr(command, name) for name in ("layers", "combine", "pooling")}
+    embedder = Embedder(command.model, unit=unit, **settings, **command.encoder.keywords())
     options: dict[str, Any] = {"reporter": Reporter(quiet=command.format != "table")}
     if command.standardize is not None:
         sources = text_sources(command.standardize, command.encoding)
@@ -238,10 +234,10 @@ def run_similarity(command: Similarity) -> None:
         labeled = [number for number, pair in enumerate(pairs) if pair.label is not None]
         names = [label_name(pairs[number]) for number in labeled]
         fitted = compare_pairs(embedder, train, **options)
-        for measured, of_train in zip(cosines, fitted, strict=True):
-            threshold = best_threshold(of_train.values, train)
-            labels = threshold.labels(measured.values)
-            row = {"vectors": measured.name, "threshold": threshold.value}
+        for name, values in cosines.items():
+            threshold = best_threshold(fitted[name], train)
+            labels = threshold.labels(values)
+            row = {"vectors": name, "threshold": threshold.value}
             row["at or above"] = threshold.above
             if labeled:
                 predicted = [labels[number] for number in labeled]
@@ -249,20 +245,19 @@ def run_similarity(command: Similarity) -> None:
             scores.append(row)
     elif LEAST_PAIRS <= len(gold) == len(pairs):
         scores = [
-            {"vectors": measured.name}
-            | estimates(command, ("spearman", "pearson"), gold, measured.values.tolist())
-            for measured in cosines
+            {"vectors": name} | estimates(command, ("spearman", "pearson"), gold, values.tolist())
+            for name, values in cosines.items()
         ]
     if command.out is not None:
-        _write(command.out, pairs, cosines[-1].values, labels)
+        _write(command.out, pairs, [*cosines.values()][-1], labels)
     if scores:
         of_data = f"{quantity(len(pairs), 'pair')} of {command.data}"
         command.note(f"{of_data}, {command.resamples:,} resamples, seed {command.seed}")
         table = ("", list(scores[0]), [list(row.values()) for row in scores])
         return print_tables(command.format, table)
-    columns = ["cosine"] if len(cosines) == 1 else [measured.name for measured in cosines]
+    columns = ["cosine"] if len(cosines) == 1 else [*cosines]
     rows = [
-        (*(float(measured.values[number]) for measured in cosines), *_compared(pair))
+        (*(float(values[number]) for values in cosines.values()), *_compared(pair))
         for number, pair in enumerate(pairs)
     ]
     return print_tables(command.format, ("", (*columns, "first", "second"), rows))

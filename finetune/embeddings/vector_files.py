@@ -14,8 +14,7 @@ import numpy as np
 from finetune.cli.output import show
 from finetune.data import read_text_file, read_token_file
 from finetune.data.dataset import WordsNotTexts
-from finetune.embeddings.commands import open_embedder
-from finetune.inference.embed import Embedding
+from finetune.inference.embed import Embedder, Embedding
 from finetune.runtime.files import replace_file
 from finetune.runtime.progress import Reporter
 from finetune.runtime.row_files import require_suffix
@@ -32,8 +31,9 @@ _ROWS = 4096
 
 def embed(command: Embed) -> None:
     """Write the vectors of all inputs of the command, or print them."""
-    options = {name: getattr(command, name) for name in ("unit", "combine", "normalize")}
-    embedder = open_embedder(command, layers=command.layers, **options)
+    names = ("unit", "layers", "combine", "pooling", "normalize")
+    options: dict[str, Any] = {name: getattr(command, name) for name in names}
+    embedder = Embedder(command.model, **options, **command.encoder.keywords())
     with Reporter(quiet=command.out is None and sys.stdout.isatty()) as reporter:
         embeddings = embedder.encode(_inputs(command), reporter)
         if command.out is not None:

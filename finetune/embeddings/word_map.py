@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from finetune.cli.output import print_table, show
-from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.occurrences import Occurrence
 from finetune.embeddings.vectors import Array, unit_vectors
+from finetune.inference.embed import Embedder
 from finetune.reporting.charts import NUM_COLORS, chart
 from finetune.reporting.rendering import PageTable, Section, page_of
 from finetune.runtime.progress import Reporter
@@ -40,7 +40,6 @@ def project_layers(
     *,
     method: Method = "tsne",
     seed: int = 1,
-    done: Callable[[int], None] = lambda number: None,
 ) -> Array:
     """Project the vectors of each layer to the plane.
 
@@ -52,7 +51,6 @@ def project_layers(
         method: t-SNE (van der Maaten & Hinton 2008) of the first 50 principal components, or the
             first two of these (``pca``).
         seed: Seed of t-SNE.
-        done: Called with the number of finished layers.
 
     Returns:
         Points [layers, n, 2]. Equal vectors have equal points.
@@ -60,9 +58,8 @@ def project_layers(
     if vectors.shape[1] < 3:
         raise UserError(f"a map needs 3 points or more, not {vectors.shape[1]}: give more texts.")
     points: list[Array] = []
-    for number, layer in enumerate(vectors[::-1], 1):
+    for layer in vectors[::-1]:
         points.append(_project(layer, method, seed, points[-1] if points else None))
-        done(number)
     return np.stack(points[::-1])
 
 
@@ -131,7 +128,8 @@ def majority_sense(words: Sequence[str], labels: Sequence[str | None]) -> float 
 
 def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
     """Write the map of the command and print the scores of its layers."""
-    embedder = open_embedder(command, layers=command.layers, unit="word", combine="none")
+    options: dict[str, Any] = {"unit": "word", "combine": "none", **command.encoder.keywords()}
+    embedder = Embedder(command.model, layers=command.layers, **options)
     rows: list[Array] = []
     with Reporter() as progress:
         progress.start("embedding", len(occurrences), unit="text")
@@ -141,12 +139,8 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
             for use, embedding in zip(chunk, embeddings, strict=True):
                 rows.append(embedding.vectors[use.start : use.end].mean(0))
             progress.update(len(rows))
-        progress.stop()
-        vectors = unit_vectors(np.stack(rows, axis=1))  # [layers, occurrences, H]
-        progress.start("projecting", len(vectors), unit="layer")
-        points = project_layers(
-            vectors, method=command.method, seed=command.seed, done=progress.update
-        )
+    vectors = unit_vectors(np.stack(rows, axis=1))  # [layers, occurrences, H]
+    points = project_layers(vectors, method=command.method, seed=command.seed)
     words, labels = [use.word for use in occurrences], [use.label for use in occurrences]
     baseline = majority_sense(words, labels)
     figures: dict[str, Any] = {

@@ -57,8 +57,7 @@ class Inventory:
             DataError: A data file is missing, or is of another version than the index.
         """
         glosses = {}
-        listed = self.offsets.keys() & keys
-        for key in sorted(listed, key=lambda key: (DATA_FILES[pos_of(key)], self.offsets[key])):
+        for key in sorted(self.offsets.keys() & keys):
             path, offset = self.folder / DATA_FILES[pos_of(key)], self.offsets[key]
             if not path.is_file():
                 raise DataError(

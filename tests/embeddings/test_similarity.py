@@ -103,11 +103,11 @@ def test_words_equal_plain_transformers(family: str) -> None:
         (in_context, LEFT.split(), RIGHT.split()),
         (pair("dog", "guitar"), ["dog"], ["guitar"]),
     ):
-        (measured,) = compare_pairs(embedder, [compared])
+        (measured,) = compare_pairs(embedder, [compared]).values()
         first = plain_vector(embedder, folder, left, "dog")
         second = plain_vector(embedder, folder, right, "guitar")
         expected = torch.cosine_similarity(first, second, dim=0)
-        np.testing.assert_allclose(measured.values, [expected], atol=1e-5)
+        np.testing.assert_allclose(measured, [expected], atol=1e-5)
     with pytest.raises(UserError, match=r"x:1: .* holds no word"):
         compare_pairs(embedder, [pair("dog", " ")])
 
@@ -119,13 +119,13 @@ def test_layers_and_standardization() -> None:
     standardizer = Standardizer.fit(read.vectors for read in layered.encode(texts))
     measured = compare_pairs(layered, pairs, standardizer=standardizer)
     names = [f"layer {n}, {z}" for z in ("raw", "standardized") for n in range(LAYERS + 1)]
-    assert [cosines.name for cosines in measured] == names
-    last = compare_pairs(Embedder(fx.checkpoint()), pairs)[0]
-    np.testing.assert_allclose(measured[LAYERS].values, last.values, atol=1e-6)
+    assert [*measured] == names
+    last = compare_pairs(Embedder(fx.checkpoint()), pairs)["raw"]
+    np.testing.assert_allclose(measured[names[LAYERS]], last, atol=1e-6)
     vectors = np.stack([e.vectors[0] for e in layered.encode(texts)])
     z = (vectors - vectors.mean(0)) / vectors.std(0)
     first, second = unit_vectors(z[::2, -1]), unit_vectors(z[1::2, -1])
-    np.testing.assert_allclose(measured[-1].values, (first * second).sum(-1), atol=1e-5)
+    np.testing.assert_allclose(measured[names[-1]], (first * second).sum(-1), atol=1e-5)
 
 
 def test_command(tmp_path: Path) -> None:
