@@ -27,7 +27,7 @@ from finetune.deployment import onnx as export  # noqa: E402
 from finetune.deployment import onnx_int8  # noqa: E402
 from finetune.deployment.onnx_model import OnnxModel  # noqa: E402
 from tests.covering import few  # noqa: E402
-from tests.deployment.test_onnx import FILES, ONE_TEXT, WORDS, exported, one_line, saved  # noqa: E402
+from tests.deployment.test_onnx import FILES, ONE_TEXT, WORDS, exported, saved  # noqa: E402
 
 
 def data_of(folder: Path) -> Path:
@@ -41,14 +41,14 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     workdir = saved("classify", data=IN_MEMORY)
     data, graph = data_of(tmp_path / "data"), tmp_path / "graph"
     command = ("export", workdir, "--out", graph, "--int8")
-    one_line(run(*command), "data in memory", "--data")
-    one_line(run(*command[:-1], "--max-loss", "1"), "--max-loss applies to --int8")
+    run(*command).refused("data in memory", "--data")
+    run(*command[:-1], "--max-loss", "1").refused("--max-loss applies to --int8")
     before = {path.name for path in tmp_path.iterdir()}
     lowest = iter([{"accuracy": 0.9}, {"accuracy": 0.894}])
     with monkeypatch.context() as patched:
         patched.setattr(export, "_score", lambda *_: next(lowest))
         refused = run(*command, "--data", data)
-    one_line(refused, "lowers accuracy on validation by 0.60 points, from 0.9000 to 0.8940")
+    refused.refused("lowers accuracy on validation by 0.60 points, from 0.9000 to 0.8940")
     assert {path.name for path in tmp_path.iterdir()} == before
     outcome = run(*command, "--data", data, "--max-loss", "100").ok()
     assert outcome.err == "", outcome
@@ -70,7 +70,7 @@ def test_an_export_abstains_as_its_run(tmp_path: Path) -> None:
     fx.train("classify", tmp_path / "run", data=data, steps=20, lr=1e-2, validation="0.3").ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph")
     run("thresholds", tmp_path / "run", "--ood", "0.5")
-    one_line(run(*command), "abstains for out-of-distribution texts")
+    run(*command).refused("abstains for out-of-distribution texts")
     run("thresholds", tmp_path / "run", "--reset")
     run("thresholds", tmp_path / "run", "--coverage", "0.1")
     run(*command).ok()
@@ -153,9 +153,9 @@ def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
     save_data = data_of(tmp_path / "data")
     fx.train("classify", tmp_path / "run", data=save_data, steps=1).ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
-    one_line(run(*command, "--data", tmp_path / "data" / "train.jsonl"), "no validation split")
+    run(*command, "--data", tmp_path / "data" / "train.jsonl").refused("no validation split")
     (save_data / "validation.jsonl").unlink()
-    one_line(run(*command), "changed since the training of")
+    run(*command).refused("changed since the training of")
     assert not (tmp_path / "graph").exists()
 
 
