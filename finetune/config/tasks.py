@@ -83,6 +83,8 @@ ADVICE = {
     "overwrite_output_dir": "name a new --out, or continue the run in it with --resume",
     "lr_scheduler_type": "leave it out: the learning rate falls linearly after --warmup",
     "test_file": "write --data train=FILE,test=FILE",
+    "text_column_name": "write --columns text=NAME, or words=NAME for words with tags",
+    "label_column_name": "write --columns label=NAME, or tags=NAME for words with tags",
     "load_best_model_at_end": "leave it out: a run keeps the best model",
     "train_dataset": "give the data, or a dict of them by split",
     "eval_dataset": "give data={'train': …, 'validation': …}",

@@ -68,7 +68,8 @@ def read_label(
         if repeated is not None:
             raise DataError(
                 f"{where}: the list of labels holds {repeated!r} twice: list the names of the "
-                'labels that apply, such as ["joy", "surprise"], not a 0/1 vector.'
+                'labels that apply, such as ["joy", "surprise"], not a 0/1 vector; the votes of '
+                'several annotators are an object, such as {"joy": 2, "anger": 1}.'
             )
         return labels, None
     if value is None or (isinstance(value, float) and math.isnan(value)):

@@ -291,7 +291,7 @@ def test_lists_of_one_number_are_numbers_and_both_are_noted():
     ("labels", "words"),
     [
         ([[0.5]], ["a.jsonl:1", "is not a name"]),
-        ([[0, 1, 0]], ["a.jsonl:1", "'0' twice", "not a 0/1 vector"]),
+        ([["a", "a", "b"]], ["a.jsonl:1", "'a' twice", "not a 0/1 vector; the votes of several"]),
         ([["a"], [None]], ["a.jsonl:2", "is not a name"]),
         ([0.5, "good"], ["a.jsonl:2", "'good' is a name where other rows have numbers"]),
         ([["a"], 0.5], ["a.jsonl:2", "is a number where other rows have lists"]),
