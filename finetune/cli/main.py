@@ -69,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         words, output = _with_verbosity(words)
         with _without(*(() if main_process else (redirect_stdout, redirect_stderr))):
             parsed = parse(words)
-            alone = num_processes() > 1 and not _shares_work(parsed)
+            if num_processes() > 1:
+                require_honored_settings()
+            alone = num_processes() > 1 and not parsed.shares_work
         if alone and not main_process:
             return
         if alone:
@@ -129,11 +131,6 @@ def _run(command: Command) -> None:
             from finetune.runtime.launch import destroy_process_group
 
             destroy_process_group()
-
-
-def _shares_work(command: Command) -> bool:
-    require_honored_settings()
-    return command.shares_work
 
 
 def command_class(name: str) -> type[Any]:

@@ -43,11 +43,13 @@ class Push(Command):
         if reasons and not self.yes:
             problem = f"this run is degenerate ({'; '.join(reasons)})"
             raise UserError(f"{self.folder}: {problem}: train it again, or add --yes to upload it.")
-        pushed = push(Path(self.folder), self.id, private=self.private, license=self.license)
-        if pushed.license is None:
+        address, license = push(
+            Path(self.folder), self.id, private=self.private, license=self.license
+        )
+        if license is None:
             show(
                 "note: the card names no license, as the card of the base model has none: add one "
                 "with finetune push … --license apache-2.0",
                 error=True,
             )
-        show(f"pushed: {pushed.address}")
+        show(f"pushed: {address}")

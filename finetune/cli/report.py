@@ -18,10 +18,6 @@ from finetune.types import UserError, abbreviated, quantity
 if TYPE_CHECKING:
     from finetune.evaluation.error_analysis import Analysis
 
-ON_A_PAGE, IN_JSON = 300, 10
-"""Examples with errors on a page, and errors of each category in JSON, if --examples is unset."""
-
-
 MOST_COLUMNS, MOST_ROWS = 20, 15
 """Labels of the largest confusion matrix, and rows of other tables, in a text for reading."""
 
@@ -71,13 +67,14 @@ class Report(ExplainOption, GoldOptions, Command):
                     f"{flag(name)} applies to the analysis that is printed: add --format table, or "
                     "leave it out."
                 )
+        from finetune.reporting.analysis import MOST_EXAMPLES
         from finetune.reporting.html import write_report
 
         path, warnings = write_report(
             [Path(folder) for folder in self.folders],
             out=Path(self.out) if self.out else None,
             split=self.split,
-            most_examples=ON_A_PAGE if self.examples is None else self.examples,
+            most_examples=MOST_EXAMPLES if self.examples is None else self.examples,
             explain=_explanations if self.explain else None,
         )
         for line in warnings:
@@ -92,7 +89,7 @@ class Report(ExplainOption, GoldOptions, Command):
 
         analysis = analyze(self.folders[0], self.source, split=self.split or "test")
         if format == "json":
-            number = IN_JSON if self.examples is None else self.examples
+            number = 10 if self.examples is None else self.examples
             show(json.dumps(analysis_dict(analysis, number), indent=2, ensure_ascii=False))
         elif format == "table":
             print_analysis(analysis)

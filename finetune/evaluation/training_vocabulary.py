@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from finetune.data.examples import Examples
@@ -17,8 +17,6 @@ from finetune.types import Example, SenseTarget, Span
 
 Vocabulary = Mapping[str, Collection[str]]
 """The types of each surface form, or the tags of each word, in training data."""
-FormSets = dict[str, frozenset[str]]
-"""Such a vocabulary as it is made: millions of forms share a few sets."""
 VOCABULARY_FILE = "training_vocabulary.json"
 
 
@@ -38,16 +36,16 @@ class TrainingVocabulary:
         sentences = Examples.of(examples)
         if not sentences.are_words:
             return cls({}, {})
-        entity_types, word_tags = FormSets(), FormSets()
+        entity_types, word_tags = (defaultdict[str, set[str]](set) for _ in range(2))
         all_tags, scheme = tags_and_scheme(sentences)
         is_plain = bool(all_tags) and scheme is None
         for words, spans, tags in sentences.columns("words", "spans", "tags"):
             if spans is None and tags and scheme is not None:
                 spans = tags_to_spans(tags, scheme)
             for span in spans or ():
-                _add(entity_types, surface(words, span), span.label)
+                entity_types[surface(words, span)].add(span.label)
             for word, tag in zip(words, tags or (), strict=bool(tags)) if is_plain else ():
-                _add(word_tags, word, tag)
+                word_tags[word].add(tag)
         return cls(entity_types, word_tags)
 
     @classmethod
@@ -69,15 +67,6 @@ class TrainingVocabulary:
         with replace_file(folder / VOCABULARY_FILE) as file:
             json.dump(tables, file, ensure_ascii=False)
             file.write("\n")
-
-
-def _add(forms: FormSets, form: str, name: str) -> None:
-    forms[form] = _joined(forms.get(form, frozenset()), name)
-
-
-@cache
-def _joined(type_names: frozenset[str], type_name: str) -> frozenset[str]:
-    return type_names | {type_name}
 
 
 def surface(words: Sequence[str], span: Span) -> str:

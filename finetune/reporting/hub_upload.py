@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from huggingface_hub import metadata_save
 
@@ -16,14 +15,6 @@ from finetune.reporting.runs import load_runs
 from finetune.runtime.hub import HubError, create_repository, upload_folder
 from finetune.tasks import TASK_FILE, model_folder
 from finetune.types import UserError
-
-
-class Pushed(NamedTuple):
-    """The address of a model that was uploaded."""
-
-    address: str
-    license: str | None
-    """The license in the card."""
 
 
 def degenerate_reasons(folder: Path) -> list[str]:
@@ -40,10 +31,13 @@ def require_owner(id: str) -> None:
         raise UserError(f"{id}: write the owner and the name, as in OWNER/NAME.")
 
 
-def push(folder: Path, id: str, *, private: bool = False, license: str | None = None) -> Pushed:
+def push(
+    folder: Path, id: str, *, private: bool = False, license: str | None = None
+) -> tuple[str, str | None]:
     """Upload the best model of a run to ``OWNER/NAME``; a model without a card gets one.
 
-    ``license`` takes the place of the license of the base model.
+    ``license`` takes the place of the license of the base model. Return the address of the model,
+    and the license in its card.
     """
     source = model_folder(folder)
     if not (source / "README.md").is_file():
@@ -67,7 +61,7 @@ def push(folder: Path, id: str, *, private: bool = False, license: str | None = 
         raise UserError(
             f"{error} The model was not pushed, and is kept in {source}: repeat the command."
         ) from error
-    return Pushed(address, named)
+    return address, named
 
 
 def without_paths(text: str) -> str:

@@ -176,20 +176,6 @@ def test_a_run_folder_knows_gold_and_training_data(workdir: Path):
     assert "2 runs" in run("report", "runs", "--format", "table").err
 
 
-def test_refused(workdir: Path):
-    write_jsonl(workdir / "pred.jsonl", [{"label": "a"}])
-    for typed, message in {
-        "": "missing RUN",
-        "a --gold b": "--gold applies to the analysis",
-        "a b --format csv": "several runs are compared on a page",
-        "a --gold b --examples -1": "--examples must be 0 or more",
-        "pred.jsonl --format table": "--gold FILE",
-    }.items():
-        assert message in run("report", *typed.split()).err
-    write_jsonl(workdir / "gold.jsonl", [{"text": "t", "label": "a"}])
-    assert analysed(*FILES)["scores"]["accuracy"] == 1.0
-
-
 def test_types_of_spans_against_each_other(workdir: Path):
     """Mean F1 of types, and who was taken for whom, by hand."""
     words = ["a", "b", "c", "d", "e", "f"]

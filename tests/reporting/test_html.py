@@ -332,15 +332,6 @@ def test_scores_come_first_then_errors_and_machinery_last(tmp_path: Path):
     assert headings[0] == 1 and all(b <= a + 1 for a, b in itertools.pairwise(headings))
 
 
-def test_a_model_folder_is_not_a_run(tmp_path: Path):
-    folder = label_run(tmp_path / "run")
-    (folder / "best").mkdir()
-    (folder / "best" / "config.json").write_text('{"architectures": ["X"]}')
-    run("report", folder / "best").refused("no config.json of a run")
-    (folder / "config.json").unlink()
-    run("report", folder).refused("no config.json of a run")
-
-
 def test_missing_files_are_reported(tmp_path: Path):
     folder = tag_run(tmp_path / "run")
     with (folder / "log.jsonl").open("a") as file:
@@ -394,6 +385,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path):
     run("report", folder, folder).refused("named twice")
     run("report", folder, "--out", tmp_path / "no" / "x.html").refused("--out", "does not exist")
     run("report", folder, "--examples", "-1").refused("--examples")
+    run("report", folder, "--gold", "b").refused("--gold applies to the analysis")
+    run("report", folder, "b", "--format", "csv").refused("several runs are compared on a page")
 
 
 def test_several_runs_on_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

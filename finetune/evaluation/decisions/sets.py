@@ -15,9 +15,6 @@ from finetune.evaluation.decisions import Choice, SetRule, set_score
 from finetune.evaluation.items import TableRows, Tables
 from finetune.types import UserError, quantity
 
-ALL = "(all)"
-"""The name of the row of all texts."""
-
 
 def conformal_quantile(scores: Sequence[float], level: float) -> float | None:
     """Find the ⌈(n + 1) level⌉-th smallest score, which a new score exceeds with probability
@@ -64,10 +61,10 @@ def _gold_classes(tables: Tables) -> list[tuple[Mapping[Any, float], Any]]:
 def table_of_sets(tables: Tables, rule: SetRule) -> TableRows:
     """Tabulate the coverage and the mean size of sets, over all texts and by gold class."""
     gold = _gold_classes(tables)
-    groups: dict[str, list[tuple[bool, int]]] = {ALL: []}
+    groups: dict[str, list[tuple[bool, int]]] = {"(all)": []}
     for probabilities, name in sorted(gold, key=lambda pair: str(pair[1])):
         members = rule.members(probabilities)
-        for group in (ALL, str(name)):
+        for group in ("(all)", str(name)):
             groups.setdefault(group, []).append((name in members, len(members)))
     rows = []
     for group, counts in groups.items():
