@@ -398,8 +398,8 @@ def load_weights(
 
 def load_whole(
     load: Callable[..., Any], name: str | Path, revision: str | None = None, **options: Any
-) -> tuple[Any, dict[str, Any]]:
-    """Load a model of this toolkit, all of it, with the loading info of transformers.
+) -> Any:
+    """Load a model of this toolkit, all of it.
 
     ``load`` is ``from_pretrained`` of its class in transformers, ``options`` are its arguments.
     """
@@ -414,7 +414,7 @@ def load_whole(
         )
     _require_use(str(name), folder, sorted(report["unexpected_keys"]))
     require_finite(model, folder)
-    return model, report
+    return model
 
 
 def _unused_encoder_weights(model: Any, unexpected: Collection[str]) -> list[str]:

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,12 +51,9 @@ from finetune.tasks.soft_losses import is_distillable, soft_loss
 from finetune.training.loss import Forward, RunLoss
 from finetune.training.optimizer import Schedule, default_learning_rate
 from finetune.training.run_folder import RunWriter, with_run_folder
-from finetune.training.scoring import FitResult
+from finetune.training.scoring import FitResult, Scorer
 from finetune.training.trainer import fit
 from finetune.types import Batch, Example, UserError, abbreviated, quantity
-
-if TYPE_CHECKING:
-    from finetune.training.scoring import Scorer
 
 LR_FACTOR = 6.0
 """The default learning rate of a student, in multiples of the usual one."""

@@ -150,10 +150,6 @@ def test_examples_streams_and_length() -> None:
     for option in ("unit", "combine", "pooling"):
         with pytest.raises(UserError, match=f"{option} must be one of .*, not 'cls'"):
             Embedder(fx.checkpoint(), **{option: "cls"})
-    with pytest.raises(UserError, match="a pair of texts has no vector"):
-        next(embedder.encode([TextExample(0, "a", "b", where="x:1")]))
-    with pytest.raises(TypeError, match="Embedder"):
-        Embedder(fx.trained("ner"), batch_size=3)  # type: ignore[call-arg]
     for layers in ("first", [LAYERS + 1], [-LAYERS - 2], [], 1, ["1"]):
         with pytest.raises(UserError, match=f"numbers from 0 .* to {LAYERS}"):
             Embedder(fx.checkpoint(dropout=0.1), layers=layers)  # type: ignore[arg-type]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -108,29 +106,3 @@ def test_tags_of_a_crf(crf_folder: Path) -> None:
         assert [entity["entity"] for entity in mine] == list(labels)
         assert [entity["score"] for entity in mine] == pytest.approx(list(scores), abs=1e-5)
     assert sum(map(len, found)) > 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("crf_folder", ["chunks"], indirect=True)
-def test_one_import_registers_models_and_pipelines(folder: Path, crf_folder: Path) -> None:
-    """In a fresh process: its child imports the heads alone."""
-    code = f"""import os, sys
-from transformers import AutoConfig, AutoModel, pipeline
-if os.fork() == 0:
-    import finetune.models.heads
-    print(type(AutoModel.from_pretrained({str(folder)!r})).__name__, end=" ")
-    print("finetune.inference" in sys.modules)
-    sys.exit()
-os.wait()
-import finetune.inference.pipelines
-assert not [each for each in sys.meta_path if type(each).__module__.startswith("finetune")]
-for folder, task in (({str(folder)!r}, "span-ner"), ({str(crf_folder)!r}, "crf-tagger")):
-    print(AutoConfig.from_pretrained(folder).model_type, end=" ")
-    print(type(AutoModel.from_pretrained(folder)).__name__, end=" ")
-    print(len(pipeline(task, model=folder)({TEXTS[:1]!r})), end=" ")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "Warning" not in done.stderr
-    heads_alone, one_import = done.stdout.splitlines()
-    assert heads_alone == "SpanClassifier False"
-    assert one_import.strip() == "span-ner SpanClassifier 1 crf-tagger CrfTagger 1"

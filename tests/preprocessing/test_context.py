@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.config.tasks import NerConfig, TagConfig, max_context_subwords
+from finetune.config.tasks import NerConfig, TagConfig
 from finetune.data import check_data, document_notes, read_token_file, read_tokens
 from finetune.data.dataset import DataError, Dataset
 from finetune.preprocessing.context import fill, surrounded
@@ -32,10 +32,6 @@ def test_legal_settings(config: type):
     assert "subwords" in option_texts(config)["--context"]
     with pytest.raises(ValueError, match="--lr must be above 0"):
         config(lr=-1.0)  # what else there is to be checked still is
-
-
-def test_pieces_of_a_side():
-    assert [max_context_subwords(each, 512) for each in ("none", "doc", "64")] == [0, 512, 64]
 
 
 # How much of each side is read
@@ -70,16 +66,6 @@ def sentences(*documents: tuple[str | None, int], size: int = 2) -> list[TokenEx
         TokenExample(i, tuple(f"w{i}.{j}" for j in range(size)), document=name)
         for i, name in enumerate(names)
     ]
-
-
-def numbers(side: tuple[tuple[str, ...], ...]) -> list[int]:
-    return [int(words[0][1:].split(".")[0]) for words in side]
-
-
-def test_no_more_than_can_be_read():
-    found = list(surrounded(sentences(("a", 9)), 3))
-    assert [numbers(each.before) for each in found][4:6] == [[2, 3], [3, 4]]
-    assert [numbers(each.after) for each in found][4:] == [[5, 6], [6, 7], [7, 8], [8], []]
 
 
 @given(

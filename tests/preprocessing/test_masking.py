@@ -117,21 +117,6 @@ def test_spans() -> None:
     assert set(lengths) == set(range(1, 9))
 
 
-def test_lengths_of_spans() -> None:
-    """The first span of a mask that is never cut."""
-    from finetune.preprocessing import masking
-
-    rng = np.random.default_rng(0)
-    begins = np.arange(5000)
-    lengths = []
-    for _ in range(40):
-        position, unit = masking._spans(begins, begins + 1, 300, rng)
-        found = np.bincount(unit)
-        lengths += [n for n in found if n <= 10]
-        assert len(position) == 300
-    assert np.mean(lengths) == pytest.approx(3.8, abs=0.15)
-
-
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_mask_depends_on_seed_epoch_and_sequence_alone(unit: str) -> None:
     rule, given = replace(RULE, unit=unit), sequences(30)

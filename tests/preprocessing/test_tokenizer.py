@@ -147,11 +147,6 @@ def test_vanishing_words_get_the_placeholder(name: str) -> None:
     assert ours.word_subwords([[""], [], VANISHING])[0] == [[ours.placeholder]]
 
 
-def test_wordpiece_drops_invisible_words() -> None:
-    ours = SubwordTokenizer(tiny.tokenizer("bert"), words=True)
-    assert ours.raw_word_subwords([VANISHING]) == [[[], [], [], []]]
-
-
 def test_prefix_space_reaches_the_backend(tmp_path) -> None:
     """Trap 7: a generic tokenizer ignores add_prefix_space; words would look glued together."""
     glued = tiny.tokenizer("roberta")
@@ -193,14 +188,6 @@ def test_prefix_space_inside_a_sequence(inner_space: bool, tmp_path) -> None:
     again = SubwordTokenizer(AutoTokenizer.from_pretrained(tmp_path), words=True)
     assert again.leading_space
     assert again.word_subwords([words]) == [pieces]
-
-
-def test_other_sequences_get_no_space() -> None:
-    made = tiny.tokenizer("bert")
-    made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation()]
-    )
-    assert not SubwordTokenizer(made, words=True).leading_space
 
 
 def damaged(vocabulary: str, processor: bool = True) -> PreTrainedTokenizerFast:

@@ -164,7 +164,6 @@ class EncoderModel(Head, PreTrainedModel):
         *,
         labels: Sequence[str] | None = None,
         revision: str | None = None,
-        output_loading_info: bool = False,
         **options: Any,
     ) -> Self:
         """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
@@ -173,7 +172,6 @@ class EncoderModel(Head, PreTrainedModel):
             name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
             labels: The labels of a model to train.
             revision: Branch, tag or commit on the hub.
-            output_loading_info: Also return the loading info of transformers for a trained model.
             options: The settings of the class. For a model to train also ``trust_remote_code``, as
                 in ``load_config``; for a trained model arguments of transformers.
 
@@ -194,9 +192,7 @@ class EncoderModel(Head, PreTrainedModel):
             head = cls(config, model)
             head.init_new_weights()
             return head
-        model, report = load_whole(super().from_pretrained, name, revision, **options)
-        loaded: Any = (model, report) if output_loading_info else model
-        return loaded  # type: ignore[no-any-return]  # the pair is for transformers itself
+        return load_whole(super().from_pretrained, name, revision, **options)  # type: ignore[no-any-return]
 
     @classmethod
     def _starting(
