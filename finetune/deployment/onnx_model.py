@@ -212,20 +212,15 @@ class OnnxModel:
         self.inputs = [entry.name for entry in self.session.get_inputs()]
 
     @property
-    def reads_words(self) -> bool:
-        """True if inputs are words, or texts to split into words."""
-        return self.output.reads_words
-
-    @property
     def input_keys(self) -> tuple[str, ...]:
         """The keys of an example in a request to a server."""
-        if self.reads_words:
+        if self.output.reads_words:
             return ("text", "words")
         return ("text",) if self.settings["pairs"] is False else ("text", "text_pair")
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Convert an input to an example; UserError if that is impossible."""
-        type = TokenExample if self.reads_words else TextExample
+        type = TokenExample if self.output.reads_words else TextExample
         return as_example(index, item, type, pairs=self.settings["pairs"], where=where)
 
     def predict(self, inputs: Sequence[Input]) -> list[Prediction]:

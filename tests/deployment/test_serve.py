@@ -64,59 +64,58 @@ def test_rows_are_those_of_predict(client: TestClient, runs: dict[str, Path]):
         assert close(answer.json()["predictions"], expected)
 
 
+READS_TEXT = 'this model reads text and an optional id; send several examples as {"examples": [...'
+
+
 @pytest.mark.parametrize(
-    ("status", "body", "problem"),
+    ("name", "status", "body", "problem"),
     [
-        (413, (b" " * 500_000 for _ in range(10)), "the body has over 1,000,000 bytes"),
-        (422, b"{", "the body: Invalid JSON"),
-        (422, {"examples": []}, "examples: List should have at least 1 item"),
-        (422, {"examples": ["x"], "text": "y"}, "an example, or examples, not both"),
-        (422, {"examples": ["x", {"text": "x", "lang": "en"}]}, "example 1 has text, lang: this"),
+        ("texts", 413, (b" " * 500_000 for _ in range(10)), "the body has over 1,000,000 bytes"),
+        ("texts", 422, b"{", "the body: Invalid JSON"),
+        ("texts", 422, {"examples": []}, "examples: List should have at least 1 item"),
+        ("texts", 422, {"examples": ["x"], "text": "y"}, "an example, or examples, not both"),
         (
+            "texts",
             422,
-            {"exmaples": ["x"]},
-            'exmaples: this model reads text and an optional id; send several examples as {"ex',
+            {"examples": ["x", {"text": "x", "lang": "en"}]},
+            "example 1 has text, lang",
         ),
-        (422, {}, "example 0 has nothing: this model reads text"),
-        (422, {"text": "x", "text_pair": "y"}, "text, text_pair: this model reads text and"),
+        ("texts", 422, {"exmaples": ["x"]}, f"exmaples: {READS_TEXT}"),
+        ("texts", 422, {}, "example 0 has nothing: this model reads text"),
+        (
+            "texts",
+            422,
+            {"text": "x", "text_pair": "y"},
+            "text, text_pair: this model reads text and",
+        ),
+        ("pairs", 422, {"text": "x"}, "compares two texts and got one"),
+        ("tags", 422, {"text": "x", "words": ["x"]}, "text, words: this model reads text or words"),
+        ("tags", 422, {"words": ["x", 1]}, "words 1: Input should be a valid string"),
+        ("choices", 422, {"question": "x"}, "choices"),
+        ("other", 404, {"text": "x"}, "Not Found"),
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_errors(client: TestClient, status: int, body: Any, problem: str):
-    content = json.dumps(body).encode() if isinstance(body, dict | list) else body
-    answer = client.post("/predict", content=content)
-    assert answer.status_code == status, answer.text
-    assert problem in answer.json()["detail"]
-
-
-def test_errors_of_other_inputs(client: TestClient):
-    choices = {"context": "x" * 90, "question": "what?", "choices": ["a", "b", "c", "d"]}
-    for name, example, status, problem in (
-        ("pairs", {"text": "x"}, 422, "compares two texts and got one"),
-        ("tags", {"text": "x", "words": ["x"]}, 422, "text, words: this model reads text or words"),
-        ("tags", {"words": ["x", 1]}, 422, "words 1: Input should be a valid string"),
-        ("choices", {"question": "x"}, 422, "choices"),
-        ("other", {"text": "x"}, 404, "Not Found"),
-    ):
-        answer = client.post(f"/models/{name}/predict", json=example)
-        assert answer.status_code == status and problem in answer.json()["detail"], answer.text
-    assert client.post("/models/choices/predict", json=choices).status_code == 200
+def test_errors(client: TestClient, name: str, status: int, body: Any, problem: str):
+    content = json.dumps(body).encode() if isinstance(body, dict) else body
+    answer = client.post(f"/models/{name}/predict", content=content)
+    assert answer.status_code == status and problem in answer.json()["detail"], answer.text
 
 
 def test_a_full_queue_and_a_bug(models: list[ServedModel], monkeypatch: pytest.MonkeyPatch):
+    bug, no_mask = (
+        mock.Mock(side_effect=e) for e in (RuntimeError("/a/path"), UserError("no mask"))
+    )
     with TestClient(make_app(models[:1]), raise_server_exceptions=False) as client:
-        with monkeypatch.context() as patch:
-            patch.setattr(serving, "MOST_WAITING", 0)
-            answer = client.post("/predict", json={"text": "x"})
-        assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
-        with monkeypatch.context() as patch:
-            patch.setattr(models[0], "predict", mock.Mock(side_effect=RuntimeError("/a/path")))
-            answer = client.post("/predict", json={"text": "x"})
-        assert (answer.status_code, answer.text) == (500, "Internal Server Error")
-        with monkeypatch.context() as patch:  # as a text without a mask to fill
-            patch.setattr(models[0], "predict", mock.Mock(side_effect=UserError("no mask")))
-            answer = client.post("/predict", json={"text": "x"})
-        assert (answer.status_code, answer.json()) == (422, {"detail": "no mask"})
+        for target, name, value, status, said in (
+            (serving, "MOST_WAITING", 0, 503, "too many requests wait"),
+            (models[0], "predict", bug, 500, "Internal Server Error"),
+            (models[0], "predict", no_mask, 422, "no mask"),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(target, name, value)
+                answer = client.post("/predict", json={"text": "x"})
+            assert answer.status_code == status and said in answer.text and "/a" not in answer.text
         assert client.post("/predict", json={"text": "x"}).status_code == 200
 
 
