@@ -117,6 +117,11 @@ TRAINING_OF_TASK = Affects(weights=True, inherited=False, shared=False)
 RESOURCES = Affects()
 """Settings of memory, time and files."""
 
+WITHOUT_OPTION = frozenset(
+    "layer_decay adam_beta2 adam_epsilon clip label_smoothing classifier_dropout".split()
+)
+"""Settings of recipes, Python and searches, which no command has as an option."""
+
 _NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 """A number in a setting such as `focal:2`."""
 EPOCHS = Limit(lambda value: 0 < value <= 1e9, "above 0 and at most 1e9")
@@ -843,8 +848,8 @@ CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TAS
 
 
 def flag(name: str) -> str:
-    """The option of a field: ``batch_size`` is ``--batch-size``."""
-    return "--" + name.replace("_", "-")
+    """The option of a field: ``batch_size`` is ``--batch-size``; settings without one are named."""
+    return name if name in WITHOUT_OPTION else "--" + name.replace("_", "-")
 
 
 def _as_setting(name: str, value: Any, hint: Any) -> Any:

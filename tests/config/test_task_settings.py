@@ -13,6 +13,7 @@ from finetune.config.options import Help
 from finetune.config.tasks import (
     CONFIGS,
     DEFAULT_MODEL,
+    WITHOUT_OPTION,
     ClassifyConfig,
     NerConfig,
     NliConfig,
@@ -37,6 +38,7 @@ def test_every_field_is_documented(task: str):
     docs = option_texts(CONFIGS[task])
     only_in_recipes = {n for n, m in marks(CONFIGS[task], Help).items() if not m.in_command}
     fields = {field.name for field in dataclasses.fields(CONFIGS[task])}
+    assert only_in_recipes - {"head_lr"} == WITHOUT_OPTION & fields
     names = [flag(name) for name in fields - {*CONFIGS[task].unused} - only_in_recipes]
     assert sorted(docs) == sorted(names)
     assert all(len(text) > 15 and text[-1] in ".)" for text in docs.values())
@@ -97,7 +99,7 @@ WRONG = [
     (ClassifyConfig, {"precision": "fp8"}, "--precision must be one of auto, bf16, fp16, fp32"),
     (ClassifyConfig, {"lr": "1e-3"}, "--lr must be a number, not '1e-3'"),
     (ClassifyConfig, {"columns": "text=a"}, "--columns must be a list of texts"),
-    (ClassifyConfig, {"layer_decay": 1.5}, "--layer-decay must be above 0 and at most 1, not 1.5"),
+    (ClassifyConfig, {"layer_decay": 1.5}, "layer_decay must be above 0 and at most 1, not 1.5"),
     (ClassifyConfig, {"freeze": "-1"}, "--freeze must be none, embeddings, or a number"),
     (ClassifyConfig, {"columns": ("text",)}, "--columns must be role=column, .* not 'text'"),
     (TagConfig, {"freeze": "all"}, "a number of layers .the whole encoder: --tuning head."),
@@ -108,7 +110,7 @@ WRONG = [
     (NerConfig, {"loss": "logit-adjusted"}, "does not apply to spans"),
     (TagConfig, {"crf": True, "loss": "focal"}, "--loss must be ce with --crf"),
     (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights must be none with"),
-    (NerConfig, {"label_smoothing": 0.1}, "--label-smoothing 0.1 does not apply to ner: leave"),
+    (NerConfig, {"label_smoothing": 0.1}, "label_smoothing 0.1 does not apply to ner: leave"),
     (ClassifyConfig, {"label_smoothing": 0.1, "loss": "focal:1"}, "not go with --loss focal:1"),
     (ClassifyConfig, {"label_smoothing": 0.1, "few_shot": True}, "does not apply to --few-s"),
     (TagConfig, {"label_smoothing": 0.1, "crf": True}, "must be 0.0 with --crf"),

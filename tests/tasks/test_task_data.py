@@ -124,7 +124,7 @@ def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path)
         ),
         ("multi", {"positive": "joy"}, "--positive joy: it applies to texts with one of two"),
         ("regression", {"class_weights": "auto"}, "--class-weights auto: the labels of .* are num"),
-        ("regression", {"label_smoothing": 0.1}, "--label-smoothing 0.1: the predictions are num"),
+        ("regression", {"label_smoothing": 0.1}, "label_smoothing 0.1: the predictions are num"),
         ("regression", {"calibrate": "temperature"}, "are numbers and have no probabilities"),
     ],
 )
