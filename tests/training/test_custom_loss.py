@@ -107,7 +107,7 @@ FEW = {"few_shot": True, "per_class": 4, "validation": "none", "eval_every": Non
         ("complex_valued", {}, ["a tensor [] with a gradient"]),
         ("nothing", {}, ["there is no function 'nothing'"]),
         ("broken", {}, ['targets["no such key"]', "error: the loss broken raised KeyError"]),
-        ("plain", {"label_smoothing": 0.1}, ["label_smoothing 0.1 is part of the built-in loss"]),
+        ("plain", {"class_weights": "auto"}, ["--class-weights auto is part of the built-in"]),
         ("plain", FEW, ["is not a function of the logits and targets"]),
     ],
 )
