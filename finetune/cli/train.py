@@ -19,7 +19,7 @@ from finetune.config.expected_scores import require_metric
 from finetune.config.metric_properties import is_overall
 from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, written
-from finetune.config.tasks import CONFIGS, TrainConfig, settings
+from finetune.config.tasks import CONFIGS, TrainConfig, marks, settings
 from finetune.config.values import parse_folds, require_count, shown_value
 from finetune.registry import install_command
 from finetune.runtime.processes import num_processes
@@ -362,5 +362,10 @@ def dry_run(name: str, config: TrainConfig) -> None:
     )
     defaults = settings(type(config)())
     changed = {n: getattr(config, n) for n, v in settings(config).items() if v != defaults[n]}
-    show("settings: " + (", ".join(written(n, v) for n, v in changed.items()) or "the defaults"))
+    helps = marks(type(config), Help)
+    shown = [
+        written(n, v) if helps.get(n, COMMON).in_command else f"{n}: {v}"
+        for n, v in changed.items()
+    ]
+    show(f"settings: {', '.join(shown) or 'the defaults'}")
     show(f"(all others have their defaults: finetune {name} --help-all lists them)")

@@ -29,6 +29,7 @@ from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.config.values import converted
 from finetune.reporting import html
 from finetune.types import UserError
+from tests import fixtures as fx
 from tests.command import run
 
 ROOT = Path(__file__).parents[2]
@@ -214,6 +215,15 @@ def test_names_of_the_scripts_of_transformers(calls: list[tuple]):
 
 def test_version():
     assert run("--version").out.count("\n") == 1
+
+
+def test_settings_of_recipes_are_no_options(tmp_path: Path):
+    run("classify", "--max-grad-norm", "1").refused("write clip in a recipe, in Python, or in")
+    (path := tmp_path / "r.yaml").write_text(
+        f"task: classify\nmodel: {fx.checkpoint()}\ndata: {fx.data('sentiment')}\nclip: 0\n"
+    )
+    outcome = run("run", path, "--steps=1", "--max-length=32", "--dry-run").ok()
+    assert "--max-length 32, clip: 0.0" in outcome.out
 
 
 def test_every_choice_of_every_command_refuses_another_value():
