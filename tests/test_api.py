@@ -140,6 +140,7 @@ def test_columns_are_predicted(model: str, tmp_path: Path) -> None:
         ("clasify", {}, "Perhaps you meant 'classify'"),
         ("ner", {"epoch": 3}, r"no setting 'epoch'\. Perhaps you meant 'epochs"),
         ("ner", {"epochs": "three"}, r"--epochs must be .* not 'three'"),
+        ("ner", {"seeds": 3}, "no setting 'seeds': call train once for each seed"),
         ("ner", {"fp16": True}, r"no setting 'fp16': write --precision fp16 \(options are"),
         (finetune.TrainConfig(), {}, r"TrainConfig has no task: use finetune\.C"),
         ("tag", {"resume": True, "overwrite": True}, "and resume=True continues it: give one"),
