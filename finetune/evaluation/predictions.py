@@ -369,9 +369,9 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
                 f"{files[0].name}: the files do not belong together, or one was cut."
             )
     costs = source.costs
-    if costs is None and type.one_class and type.classes:
-        extra = _saved_model(paths[0].parent).get("extra", {})
-        costs = Decisions.restored(extra.get("decisions", {})).costs
+    saved = _saved_model(paths[0].parent) if type.one_class and type.classes else {}
+    if costs is None and saved:
+        costs = Decisions.restored(saved["extra"].get("decisions", {})).costs
     if costs:
         runs = [with_costs(run, costs) for run in runs]
     one_file = source.gold is None and len(files) == 1
