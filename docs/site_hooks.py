@@ -19,7 +19,7 @@ from finetune.cli.help import GROUPS, examples_of, options_of, summary_of
 from finetune.cli.main import COMMANDS, command_class
 from finetune.cli.train import RunOptions
 from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.registry import LISTS, ListPaths, imported
+from finetune.registry import SUITE_COMMAND, imported
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(Path(__file__).parent.glob("*.md"))
@@ -105,15 +105,15 @@ def command_line() -> str:
         else:
             parts.append(_options_table(kind))
         if name == "run":
-            parts += [part for lists in LISTS.values() for part in _run_of_lists(lists)]
+            parts += _run_of_suites()
     settings = [*options_of(TrainConfig), *options_of(RunOptions)]
     parts += ["## Settings of every task", *_tables(settings)]
     return "\n\n".join(parts) + "\n"
 
 
-def _run_of_lists(lists: ListPaths) -> list[str]:
+def _run_of_suites() -> list[str]:
     """Return the options of `finetune run` with a file that lists recipes."""
-    kind = imported(lists.command)
+    kind = imported(SUITE_COMMAND)
     examples = "\n".join(examples_of(kind))
     return [summary_of(kind), f"```\n{examples}\n```", _options_table(kind)]
 

@@ -28,7 +28,7 @@ from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.runs import RunFolder, write_run_checksums
 from finetune.inference.predictor import Predictor
 from finetune.registry import install_command
-from finetune.reporting.environment import RunOutcome, write_environment
+from finetune.reporting.environment import RunOutcome, saved_outcome, write_environment
 from finetune.reporting.html import report_run, write_report
 from finetune.reporting.many_runs import write_best_recipe, write_search
 from finetune.reporting.model_card import write_run_readme
@@ -231,9 +231,14 @@ def _settings(config_class: type[TrainConfig], named: Mapping[str, Any]) -> dict
     return settings
 
 
-def _config_class(task: str) -> type[TrainConfig]:
+def _config_class(task: Any) -> type[TrainConfig]:
+    if not isinstance(task, str):
+        raise UserError(
+            f"the task must be settings such as finetune.TagConfig(), or one of "
+            f"{', '.join(CONFIGS)}, not {task!r:.60}."
+        )
     if task not in CONFIGS:
-        hint = did_you_mean(str(task), CONFIGS)
+        hint = did_you_mean(task, CONFIGS)
         raise UserError(f"unknown task {task!r}.{hint} Tasks are {', '.join(CONFIGS)}.")
     return CONFIGS[task]
 
@@ -393,18 +398,21 @@ def search(
         # The trial resumes after its last step, now with the test split, and takes no further step.
         with open_run(best, search.accelerator) as writer:
             pin_model(writer.run, best)
-            if writer.run.is_finished:  # its checkpoint is removed, or was about to be
-                shutil.rmtree(writer.last, ignore_errors=True)
-            run = train_once(
-                name,
-                replace(best, resume=True),
-                data,
-                command=command,
-                folder=writer,
-                reporter=reporter,
-                metrics=metrics,
-            )
-            assert run is not None, "this is the main process"
+            if writer.run.is_finished and writer.run.require_intact() is None:
+                metric, outcome = search.metric, saved_outcome(writer.run)
+                run = TrainedRun(writer.path, writer.run.metrics, metric, outcome)
+            else:
+                finished = train_once(
+                    name,
+                    replace(best, resume=True),
+                    data,
+                    command=command,
+                    folder=writer,
+                    reporter=reporter,
+                    metrics=metrics,
+                )
+                assert finished is not None, "this is the main process"
+                run = finished
             shutil.rmtree(writer.last, ignore_errors=True)
         recipe = write_best_recipe(search, command)
         write_search(search, run.metrics)

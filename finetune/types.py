@@ -362,8 +362,9 @@ class LabelSet(tuple[str, ...]):
 
     def __new__(cls, names: Iterable[str]) -> Self:
         """The names must be different texts."""
-        self = super().__new__(cls, names)
-        if isinstance(names, str) or not all(isinstance(name, str) for name in self):
+        is_list = isinstance(names, Iterable) and not isinstance(names, str)
+        self = super().__new__(cls, names if is_list else ())
+        if not is_list or not all(isinstance(name, str) for name in self):
             raise UserError(
                 f"labels must be a list of texts, such as ['a', 'b'], not {names!r:.60}"
             )

@@ -142,6 +142,9 @@ def test_columns_are_predicted(model: str, tmp_path: Path) -> None:
         ("ner", {"epochs": "three"}, r"--epochs must be .* not 'three'"),
         ("ner", {"seeds": 3}, "no setting 'seeds': call train once for each seed"),
         ("ner", {"fp16": True}, r"no setting 'fp16': write --precision fp16 \(options are"),
+        (None, {}, r"must be settings such as .* not None"),
+        ([{"text": "a"}], {}, r"must be settings such as"),
+        ("ner", {"adam": "0.98,1e-6"}, "no setting 'adam': write adam_beta2 and adam_epsilon"),
         (finetune.TrainConfig(), {}, r"TrainConfig has no task: use finetune\.C"),
         ("tag", {"resume": True, "overwrite": True}, "and resume=True continues it: give one"),
         ("classify", {"loss": "focl"}, "--loss .*focl"),
@@ -193,3 +196,24 @@ def test_examples_of_another_task_are_refused(task: str, example: Any, wanted: s
     model = finetune.load(fx.trained(task))
     with pytest.raises(UserError, match=f"input 0: the examples are .* reads finetune.{wanted}"):
         model.predict([example])
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"trials": 1.5}, r"--trials must be a whole number, not 1\.5"),
+        ({"trials": "2"}, "--trials must be a whole number, not '2'"),
+        ({"minutes": "5"}, "--minutes must be a number above 0, not '5'"),
+        ({"trials": 1, "space": [("lr", [1e-3])]}, "space must be a dict such as"),
+    ],
+)
+def test_search_refuses(limits: dict, message: str, model: str, tmp_path: Path) -> None:
+    rows = rows_of(small_data.sentiment(tmp_path / "data"))
+    with pytest.raises(UserError, match=message):
+        finetune.search("classify", rows, model, out=str(tmp_path / "found"), **limits)
+
+
+@pytest.mark.parametrize("layers", [1.5, "2"])
+def test_distill_refuses_layers_that_are_no_whole_number(layers: Any) -> None:
+    with pytest.raises(UserError, match=f"--layers must be a whole number, not {layers!r}"):
+        finetune.distill("runs/teacher", layers=layers)

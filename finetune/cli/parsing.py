@@ -54,8 +54,9 @@ def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any
         option, end = first.partition("=")[0], "."
         setting = option[2:].replace("-", "_")
         setting = OTHER_NAMES.get(setting, setting)
-        config = type_hints(cls).get("config")
-        of_task = setting_types(config) if isinstance(config, type) else {}
+        config: Any = type_hints(cls).get("config")
+        is_task = isinstance(config, type)
+        of_task = {*setting_types(config)} - {*config.unused} if is_task else set[str]()
         if of_task and setting in ADVICE:
             end = f": {ADVICE[setting]}."
         elif setting in of_task:

@@ -368,4 +368,5 @@ def dry_run(name: str, config: TrainConfig) -> None:
         for n, v in changed.items()
     ]
     show(f"settings: {', '.join(shown) or 'the defaults'}")
-    show(f"(all others have their defaults: finetune {name} --help-all lists them)")
+    listed = f"finetune {name} --help-all and docs/recipes.md list them"
+    show(f"(all others have their defaults: {listed})")

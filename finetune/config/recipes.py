@@ -392,7 +392,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise UserError(f"{path}{line}: not valid YAML: {problem}.") from error
-    content = node and loader.construct_document(node)
+    try:
+        content = node and loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # a value, such as an impossible date
+        problem = " ".join(str(error).split())
+        raise UserError(f"{path}: not valid YAML: {problem:.100}.") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: a recipe is a mapping of settings, such as `task: nli`.")
     return content, lines

@@ -72,6 +72,7 @@ ADVICE = {
     "per_device_train_batch_size": "--batch-size N counts the examples of a step on all devices",
     "per_device_eval_batch_size": "--max-tokens N bounds the memory of a forward pass",
     "gradient_accumulation_steps": "--max-tokens N bounds the memory of a step of any batch size",
+    "adam": "write adam_beta2 and adam_epsilon in a recipe, or in Python",
     "fp16": "write --precision fp16",
     "bf16": "write --precision bf16",
     "task_name": "write --data NAME, such as mrpc, or finetune run NAME-roberta-base",

@@ -32,6 +32,8 @@ MOST_RESAMPLES = 10_000_000
 
 def require_count(option: str, value: int, least: int = 1, most: int = _MOST_RUNS) -> None:
     """Raise UserError unless the number of an option is whole, from ``least`` to ``most``."""
+    if not conforms(value, int):
+        raise UserError(f"{option} must be a whole number, not {value!r:.60}.")
     if value < least:
         raise UserError(f"{option} must be {least} or more, not {value}.")
     if value > most:

@@ -203,16 +203,23 @@ def squad_rows(
     """
     file = where.rpartition(":")[0] or where
     for number, article in enumerate(value["data"], 1):
-        title = str(article.get("title", ""))
-        of_article = f"{file}:article {number}" + (f" ({title})" if title else "")
-        for count, paragraph in enumerate(article["paragraphs"], 1):
-            inside = f"{of_article}, paragraph {count}"
+        inside = f"{file}:article {number}"
+        try:
+            title, paragraphs = article.get("title") or "", list(article["paragraphs"])
+            inside += f" ({title})" if title else ""
+        except (AttributeError, KeyError, TypeError):
+            keep_error(DataError(f"{inside}: an article of SQuAD has `paragraphs`."), errors)
+            continue
+        for count, paragraph in enumerate(paragraphs, 1):
+            where = f"{inside}, paragraph {count}"
             try:
-                context, questions = paragraph["context"], enumerate(paragraph["qas"], 1)
+                context = {"title": title, "context": paragraph["context"]}
+                if not isinstance(paragraph["context"], str):
+                    raise TypeError
+                rows = [{**context, **question} for question in paragraph["qas"]]
             except (KeyError, TypeError):
-                problem = f"{inside}: in a file of SQuAD, a paragraph has a `context` and `qas`."
-                keep_error(DataError(problem), errors)
+                problem = "a paragraph of SQuAD has a text, `context`, and a list, `qas`"
+                keep_error(DataError(f"{where}: {problem}."), errors)
                 continue
-            for index, question in questions:
-                row = {"title": title, "context": context, **question}
-                yield Row(row, f"{inside}, question {index}")
+            for index, row in enumerate(rows, 1):
+                yield Row(row, f"{where}, question {index}")

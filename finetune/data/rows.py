@@ -23,6 +23,7 @@ from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, keep_error
 from finetune.data.sources import open_input, open_splits
 from finetune.data.tables import MissingColumn, Table, check_columns, column_notes, open_text_table
 from finetune.runtime.memory import without_garbage_collection
+from finetune.types import abbreviated
 
 Make = Callable[[int, Any], Any]
 """Makes an example, given its ``id`` and a row; None leaves the row out."""
@@ -122,9 +123,13 @@ class RowReader(ABC):
             return
         make = self.choose(table, first, columns, gold)
         refuse_rows_of_tools(table, columns)
+        num_first, header, later = len(first), {*table.header}, dict[str, None]()
+        has_later = num_first > holder.MOST_IN_MEMORY and not table.sentences
         del first  # the table has them until they are read
         index = 0
-        for row in table.rows:
+        for number, row in enumerate(table.rows):
+            if has_later and number >= num_first and not header.issuperset(row.values):
+                later.update(dict.fromkeys(name for name in row.values if name not in header))
             try:
                 example = make(index, row)
             except DataError as error:
@@ -135,6 +140,11 @@ class RowReader(ABC):
             else:
                 yield example
                 index += 1
+        if later:
+            names = abbreviated(later)
+            table.notes.append(
+                f"columns that no row has before row {num_first:,} are not read: {names}"
+            )
 
     def stream(
         self,

@@ -22,10 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Any, cast, get_args
 
 from finetune.config.tasks import column_map
-from finetune.config.values import description
+from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
 from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data, read_lines
 from finetune.data.json_files import parse_json, read_object
@@ -254,7 +255,9 @@ def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
         for key, value in row.items():
-            if key in _TYPES and not isinstance(value, _TYPES[key]):
+            if key not in _TYPES or type(value) in _PLAIN[key]:
+                continue
+            if not conforms(value, _TYPES[key]):
                 raise wrong_value(where, key, description(_TYPES[key]), value)
         rows.append(Row(row, where))
         ids.append(row.get("id"))
@@ -298,18 +301,27 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("positive_label", "text", "text_pair", "choice_text", "where"), str),
     **dict.fromkeys(("lemma", "pos", "label_separator", "similarity"), str),
-    **dict.fromkeys(("choices", "senses", "subwords", "losses", "boundary_losses"), list),
-    **dict.fromkeys(("words", "best"), list),
+    **dict.fromkeys(("choices", "senses", "subwords"), list[str]),
+    **dict.fromkeys(("losses", "boundary_losses"), list[float]),
     **dict.fromkeys(("answer", "document"), str | None),
-    **dict.fromkeys(("score", "no_answer_score"), float | int | None),
+    **dict.fromkeys(("score", "no_answer_score"), float | None),
     "id": int | str | None,
-    "withheld": str | int | list | None,
+    "withheld": str | int | list[Any] | None,
+    "best": list[dict[str, int | float | str | None]],
     "choice": int | None,
-    "votes": dict,
-    "offsets": list | None,
+    "votes": dict[str, float],
+    "words": list,  # of names, as readers check
+    "offsets": list[list[int]] | None,
     "scores": dict | list | None,  # a value that is no probability is not known
+    "follows": bool,
+    "follows_score": float,
 }
 """The types of the keys of a line, except prediction and gold."""
+_PLAIN = {
+    key: {*get_args(hint)} if isinstance(hint, UnionType) else {hint}
+    for key, hint in _TYPES.items()
+}
+"""These types and their members: most values have one, which takes no time to see."""
 
 
 # --- Alignment ------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from accelerate.utils import gather_object
 
+from finetune.config.values import require_count
 from finetune.data.in_memory import input_list, input_table, is_from
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.costs import check_costs
@@ -227,6 +228,8 @@ class Predictor:
             reporter: Shows the progress in batches.
         """
         inputs = input_list(inputs, "stream")
+        require_count("skip", skip, 0)
+        require_count("chunk", 1 if chunk is None else chunk)
         task, index = self.task, self.accelerator.process_index
         num_processes = self.accelerator.num_processes
         counts = Counter() if counts is None else counts
@@ -330,9 +333,14 @@ class BatchPredictor:
         """Add its predictions to a batch.
 
         Raises:
-            UserError: A row is not what the model reads.
+            UserError: The batch is of another type, or a row is not what the model reads.
         """
         is_table = is_from("pandas", "DataFrame", batch) or is_from("pyarrow", "Table", batch)
+        if not (is_table or isinstance(batch, Mapping)):
+            raise UserError(
+                "a batch is a dict of columns, a data frame of pandas or a table of pyarrow, not "
+                f"{type(batch).__name__}."
+            )
         if not (size := len(batch) if is_table else len(next(iter(batch.values()), ()))):
             return batch
         table, rows = input_table(batch), dict[int, Mapping[str, Any]]()

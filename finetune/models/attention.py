@@ -74,7 +74,7 @@ def attend(
     multiple of K (grouped-query attention: Ainslie et al., 2023), give [1, T, A, D], and None for
     the weights. ``scaling`` None is 1 / sqrt(D). Tokens attend to others less than
     ``sliding_window`` positions away (the local layers of ModernBERT). ``UserError`` if the call
-    would attend across sequences.
+    would attend across sequences, or does not match its layout.
     """
     if layout is None:
         raise UserError(f"{type(module).__name__} got a packed row without its layout")
@@ -82,6 +82,8 @@ def attend(
         query, key = query.to(value.dtype), key.to(value.dtype)
     if (times := query.shape[1] // key.shape[1]) > 1:
         key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
+    if query.shape[2] != layout.num_tokens:
+        raise UserError(f"a layout of {layout.num_tokens} tokens got {query.shape[2]} queries")
     if attention_mask is not None:
         raise UserError("a packed row takes no attention mask: its layout has the boundaries")
     call = PackedCall(layout, dropout, scaling, sliding_window)

@@ -426,6 +426,8 @@ def _check_range(name: str, ids: Tensor, size: int) -> None:
 
 
 def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) -> str:
+    if batching not in ("auto", "padded"):
+        raise UserError(f"batching must be auto or padded, not {batching!r}")
     if batching == "padded":
         return "batching is padded"
     model_type = model.config.model_type

@@ -463,7 +463,7 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         prefix = f"{folder / file}: " if file and (folder / file).is_file() else ""
-        detail = _why_unknown(folder) or f"{prefix}{type(error).__name__}: {error}"
+        detail = _why_damaged(folder) or f"{prefix}{type(error).__name__}: {error}"
         if "trust_remote_code" in detail:
             raise UserError(
                 f"model {name!r} brings its own Python code. Commands that only read a model "
@@ -475,9 +475,21 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
         raise UserError(f"{noun} {name!r} cannot be loaded: {detail:.400}") from error
 
 
-def _why_unknown(folder: Path) -> str:
+def _why_damaged(folder: Path) -> str:
     import transformers
+    from safetensors import SafetensorError, safe_open
 
+    for path in sorted(folder.iterdir()):
+        try:
+            if path.name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+                read_object(path)
+            elif path.suffix == ".safetensors":
+                with safe_open(path, "numpy"):
+                    pass
+        except UserError as error:
+            return str(error)
+        except (OSError, SafetensorError) as error:
+            return f"{path}: {error}"
     model_type = config_content(folder).get("model_type")
     if model_type not in FAMILIES or model_type in transformers.CONFIG_MAPPING:
         return ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from finetune.preprocessing.subwords import Subwords
-from finetune.types import Span
+from finetune.types import Span, UserError
 
 MARKS = "@*#^$&%+=~|/_<>!?;:"
 """Punctuation for markers: the first four that the tokenizer tells apart are used."""
@@ -30,6 +30,11 @@ class Markers:
         for mark in tokenizer.raw_word_subwords([list(MARKS)])[0]:
             if mark and mark[-1] != tokenizer.placeholder:
                 first_marks.setdefault(mark[-1], mark)
+        if len(first_marks) < 4:
+            raise UserError(
+                "the vocabulary of the model lacks punctuation to mark spans with (four of "
+                f"{' '.join(MARKS)}): choose another model, or train a vocabulary on text with it."
+            )
         (self.subject_id, subject), (_, of_type), (_, object), (_, of_other), *_ = (
             first_marks.items()
         )

@@ -27,6 +27,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
 from finetune.evaluation.prediction_types.labels import named_positive
 from finetune.evaluation.reproduction import ScoreVerdict, verdicts
+from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import local_model
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes
@@ -113,6 +114,13 @@ def write_environment(
         positive,
         predict_command(folder, task.name, task.state.pairs, mask),
     )
+
+
+def saved_outcome(run: RunFolder) -> RunOutcome:
+    """Read the baselines of a finished run, and why it is degenerate, from its folder."""
+    saved = run.environment.get("baselines") or {}
+    baselines = {split: Baseline(**baseline) for split, baseline in saved.items()}
+    return RunOutcome(baselines, run.environment.get("degenerate") or (), ())
 
 
 def environment(device: str, precision: str, threads: int) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
         raise UserError(f"{path}: {problem}.")
     tasks = {}
     for name, entry in listed.items():
-        if not re.fullmatch(r"\w[\w.-]*", name):
+        if not re.fullmatch(r"\w[\w.-]*", name) or name in ("suite.md", RESULTS_FILE):
             problem = "is no plain name: use letters, digits, -, . and _"
             raise UserError(f"{where('tasks', name)}: {name!r} {problem}.")
         keys = typed("a task of the suite", TASK_KEYS, entry, "tasks", name)

@@ -12,6 +12,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -94,6 +95,23 @@ def parse_space(task: str, values: Mapping[str, Any]) -> dict[str, BaseDistribut
     return space
 
 
+def _require_legal(config: TrainConfig, space: Mapping[str, Any]) -> None:
+    # some values exclude others, and those trials fail; every one would if all combinations do
+    values = [
+        of.choices if isinstance(of, CategoricalDistribution) else [of.low, of.high]
+        for of in space.values()
+    ]
+    combinations = product(*values)
+    for combination in islice(combinations, 1000):
+        try:
+            replace(config, **dict(zip(space, combination, strict=True)))
+            return
+        except UserError as error:
+            reason = str(error)
+    if next(combinations, None) is None:
+        raise UserError(f"--space: no combination of these values is legal, such as {reason}")
+
+
 def _as_option(name: str, values: Any) -> str:
     if isinstance(values, CategoricalDistribution):
         return f"{name}={','.join(map(str, values.choices))}"
@@ -150,6 +168,7 @@ class Search:
         self.folder, self.task, self.metrics, self.reporter = folder, task, metrics, reporter
         self.space = parse_space(task, space or default_space(config))
         self.config = replace(config, out=None)
+        _require_legal(self.config, self.space)
         if not isinstance(data, Dataset):
             source = config.data if data is None else data
             source = PartOf(source, without_test=True, most_rows=most_rows(config))

@@ -164,3 +164,10 @@ def test_pages_of_files_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -
     before = mapped()
     assert on_disk.digest() and on_disk.stats("text").any() and len(list(on_disk.column("text")))
     assert mapped() - before < 2**14, "of 39 MiB at most 16"
+
+
+def test_rows_that_are_far_apart() -> None:
+    rows = [replace(TEXTS[i % 23], id=i) for i in range(99)]
+    on_disk = collected(iter(rows))
+    assert list(on_disk.take([97, 1])) == [rows[97], rows[1]]
+    assert list(on_disk.take([]).map(lambda i, row: row)) == []

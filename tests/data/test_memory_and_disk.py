@@ -128,3 +128,9 @@ def test_where_rows_are_does_not_matter(
     }
     lines_of_errors = [error.removeprefix(str(tmp_path)).split(":")[1] for error in found[2]]
     assert lines_of_errors == bad.get(case, [])
+
+
+def test_columns_of_later_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_on_disk(monkeypatch)
+    notes = read_text(lines([*TEXTS, {**TEXTS[0], "stars": 3, "more": 1}])(tmp_path)).notes
+    assert "columns that no row has before row 6 are not read: stars, more" in notes

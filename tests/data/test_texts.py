@@ -517,3 +517,14 @@ def test_an_unread_sheet_is_named_where_a_column_is_missing(tmp_path):
             read_text(str(path))
     with pytest.raises(DataError, match=f"no column 'text' .*; {unread}"):
         read_text(str(path), columns={"text": "text"})
+
+
+def test_a_workbook_begins_with_a_chart(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    chart = openpyxl.chart.BarChart()
+    book.create_chartsheet("chart", 0).add_chart(chart)
+    for row in (["text", "label"], ["a b", "x"], ["c d", "y"]):
+        book["Sheet"].append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert [e.label for e in read_text(str(tmp_path / "a.xlsx")).splits["train"]] == ["x", "y"]

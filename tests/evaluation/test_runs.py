@@ -322,6 +322,8 @@ REFUSED: list[tuple[list[dict], list[dict], str]] = [
     (labels("a", "b"), texts("a"), "1 example, but 2 predictions"),
     (labels("a"), texts("a", "b", None), "3 examples, but 1 prediction"),
     (labels("a"), [{"text": "a", "label": None}], "no row has a label"),
+    (labels("a", "b"), texts(4.5, 1.0), "labels are numbers, but the predictions are names"),
+    (labels("1.5", "2.5"), texts(1.5, 1.0), "names such as '2.5': .* numbers without quotes"),
     (labels(1.0), texts("a"), "labels are not numbers"),
     (labels(0.5, 1), texts("1", "b"), "labels are not numbers"),
     ([{"tags": ["O"]}], tagged(["O", "O"]), ":1: 1 tag for the 2 words of .*:1"),
@@ -503,3 +505,21 @@ def test_sentence_ids_align_conllu(tmp_path: Path):
     other.write_text(sentence("w-2", "VERB") + sentence("w-3", "X"))
     with pytest.raises(DataError, match="id 'w-3' is not in"):
         score_predictions(other, str(gold))
+
+
+SPANS: dict = {"words": ["a"], "spans": [], "gold": {"spans": []}}
+DAMAGED: list[tuple[dict, str]] = [
+    ({"answer": None, "withheld": 3, "gold": [{"text": "a"}]}, "withheld must be an answer, not 3"),
+    ({"choice": None, "withheld": "x", "gold": 0}, "withheld must be the number of a choice"),
+    (SPANS | {"offsets": [[0]]}, "offsets must be lists of 2 values"),
+    (SPANS | {"offsets": []}, "0 offsets for 1 word"),
+    (SPANS | {"gold": {"spans": [], "unreachable": [[0, 1]]}}, "unreachable must be lists of 3"),
+    ({"words": ["a"], "tags": ["N"], "gold": {"tags": [None]}}, "gold must be a list with one str"),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), DAMAGED)
+def test_damaged_rows_name_their_line(tmp_path: Path, row: dict, message: str):
+    path = write_jsonl(tmp_path / "p.jsonl", [row])
+    with pytest.raises(DataError, match=f"p.jsonl:1: .*{message}"):
+        align_runs([path])

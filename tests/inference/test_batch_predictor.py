@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from finetune import BatchPredictor
+from finetune import BatchPredictor, UserError
 from finetune.inference import predictor
 from finetune.runtime.row_files import with_same_columns
 from tests import fixtures as fx
@@ -92,3 +92,9 @@ def test_blank_and_empty_batches() -> None:
     mixed = predict({"text": ["a room", "a film"], "by": [{"name": "x"}, {"name": "y"}]})
     assert mixed["by"] == [{"name": "x"}, {"name": "y"}] and len(mixed["label"]) == 2
     assert predict(table[:0]) == table[:0] and predict({"text": []}) == {"text": []}
+
+
+@pytest.mark.parametrize("batch", [["a room"], "a room", 3, [{"text": "a room"}]])
+def test_other_batches_are_refused(batch: Any) -> None:
+    with pytest.raises(UserError, match="a batch is a dict of columns"):
+        BatchPredictor(fx.trained("classify"))(batch)

@@ -117,6 +117,8 @@ def test_refuses_what_would_mix_sequences() -> None:
     rows = [torch.randn(1, 2, 12, 4) for _ in range(3)]
     with pytest.raises(ValueError, match="without its layout"):
         attend(LAYER, *rows, None)
+    with pytest.raises(ValueError, match="12 tokens"):
+        attend(LAYER, *[row[:, :, :11] for row in rows], None, layout=layout_of([5, 7]))
     with pytest.raises(ValueError, match="attention mask"):
         attend(LAYER, *rows, torch.ones(1, 1, 12, 12), layout=layout_of([5, 7]))
 

@@ -153,6 +153,8 @@ def test_families_that_cannot_pack(family: str) -> None:
     encoder = Encoder(model)
     assert not encoder.packed
     assert family in encoder.padding_reason
+    with pytest.raises(ValueError, match="auto or padded"):
+        Encoder(model, "flat")
 
 
 def test_padded_families_run_in_groups_of_near_equal_length(

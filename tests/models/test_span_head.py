@@ -209,7 +209,9 @@ def test_a_new_scorer_expects_few_spans(representation: str, tmp_path) -> None:
         ({"representation": "bondary"}, "one of boundary, ffn.*Perhaps you meant 'boundary'"),
         ({"decoding": "any"}, "one of flat, nested, overlapping"),
         ({"max_width": 0}, "1 or more, not 0"),
+        ({"labels": []}, "at least one label"),
         ({"labels": ["a", "a"]}, "'a' occurs twice"),
+        ({"num_labels": 2}, "name the labels instead"),
     ],
 )
 def test_what_is_refused(settings, message, tmp_path) -> None:

@@ -17,6 +17,7 @@ from finetune.data.tokens import read_gold
 from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
+from finetune.preprocessing import marked_spans
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
@@ -378,3 +379,11 @@ def test_words_of_predictions_may_be_fewer_than_those_of_gold(tmp_path: Path):
     write_jsonl(tmp_path / "found.jsonl", [found | {"words": [*words[:-1], "Osli"]}])
     outcome = run("score", tmp_path / "found.jsonl", tmp_path / "gold.jsonl")
     assert "7 words for the 8 words" in outcome.err
+
+
+def test_a_vocabulary_without_punctuation_has_no_markers(monkeypatch: pytest.MonkeyPatch):
+    """As one that `finetune vocabulary` trains on normalized text."""
+    tokenizer = SubwordTokenizer.from_pretrained(fx.checkpoint(dropout=0.0), words=True)
+    monkeypatch.setattr(marked_spans, "MARKS", "@#*")
+    with pytest.raises(UserError, match=r"lacks punctuation .* \(four of @ # \*\): choose another"):
+        Markers(tokenizer)

@@ -206,6 +206,9 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(tmp_path: Pa
     assert found.run.metrics["test"]["cost"] == 0.5 and found.run.predictor.predict(["good film"])
     with pytest.raises(UserError, match="no setting 'spaces'"):
         finetune.search("classify", rows, spaces=3)
+    space = {"label_smoothing": [0.1, 0.2], "few_shot": [True]}
+    with pytest.raises(UserError, match="no combination of these values is legal, such as"):
+        finetune.search("classify", rows, space=space, out=str(tmp_path / "none"))
 
 
 def command_line(out: Path, trials: int) -> list[str]:

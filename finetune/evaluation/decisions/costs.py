@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.files import ReadOptions, open_data
 from finetune.data.labels import canonical_names
@@ -52,6 +53,8 @@ def check_costs(costs: Costs, labels: Sequence[str], type: PredictionType) -> No
     """Raise UserError unless there is one cost of each predicted label for each gold label."""
     if not (type.one_class and type.classes):
         raise UserError("--costs: costs are for models of one label for a text: leave it out.")
+    if not conforms(costs, dict[str, dict[str, float]]):
+        raise UserError(f"costs must be {{gold: {{predicted: cost}}}}, not {costs!r:.60}.")
     for where, row in (("gold", costs), *((f"gold {gold!r}", row) for gold, row in costs.items())):
         if {*row} != {*labels}:
             raise UserError(

@@ -166,6 +166,8 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
     def read(answer: Any, text: str, score: Any) -> FoundAnswer:
         return FoundAnswer(answer.get("start"), answer.get("end"), text, score)
 
+    if not isinstance(row.get("withheld", ""), str | None):
+        raise wrong_value(where, "withheld", "an answer", row["withheld"])
     score, best = probability(row.get("score")), row.get("best")
     answer = read(row, row["answer"], score) if row["answer"] else None
     if best is not None:

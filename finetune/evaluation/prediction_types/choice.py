@@ -54,6 +54,8 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
     choice = row.get("withheld") if shown is None else shown
     if choice is None:
         return ChoicePrediction(example.id, None, "", ())
+    if type(choice) is not int:
+        raise wrong_value(where, "withheld", "the number of a choice", choice)
     if not 0 <= choice < (len(example.choices) or choice + 1):
         raise DataError(
             f"{where}: choice {choice} is outside of the {len(example.choices)} choices "

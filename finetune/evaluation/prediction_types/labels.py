@@ -135,6 +135,14 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
             ) from error
     left_out = [prediction.decided.get("withheld") for prediction in predictions]
     classes: Any = next((p.scores for p in predictions if p.scores), ())
+    if any(isinstance(x, float) and not x.is_integer() for x in gold):
+        label_names = {NO_LABEL, *map(_name, gold), *map(str, classes)}
+        if unknown := [label for label in predicted if str(label) not in label_names]:
+            raise DataError(
+                f"{files[1]}: its labels are numbers, but the predictions are names such as "
+                f"{unknown[0]!r}: the files do not belong together, or write numbers without "
+                "quotes."
+            )
     gold, predicted = (
         [label if isinstance(label, str) else _name(label) for label in side]
         for side in (gold, predicted)

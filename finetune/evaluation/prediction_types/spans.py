@@ -34,6 +34,7 @@ from finetune.evaluation.items import (
     count,
     probability,
     set_items,
+    wrong_value,
 )
 from finetune.evaluation.metrics import (
     ECE,
@@ -77,9 +78,20 @@ def sentence_of_row(
             f' or {{"spans": [[0, 2, "PER"]]}}, not {gold!r:.60}; or name a file with --gold FILE.'
         )
     tags, spans, relations = map(gold.get, ("tags", "spans", "relations"))
+    if tags is not None and not are_names(tags):
+        raise wrong_value(where, "gold", ONE_TAG_EACH, tags)
     offsets = row.get("offsets")
+    for noun, values in (("gold tag", tags), ("offset", offsets)):
+        if values is not None and len(values) != len(words):
+            raise DataError(
+                f"{where}: {quantity(len(values), noun)} for {quantity(len(words), 'word')}."
+            )
     if of_tags and tags is not None and offsets is None:
         spans = relations = None
+    misaligned = gold.get("unreachable") or ()
+    for name, values, size in (("offsets", offsets or (), 2), ("unreachable", misaligned, 3)):
+        if not all(isinstance(value, list) and len(value) == size for value in values):
+            raise wrong_value(where, name, f"lists of {size} values", values)
     if relations is not None:
         sentence = TokenRow(tuple(words), where)
         relations = read_relations(relations, where, spans or (), sentence)
@@ -92,7 +104,7 @@ def sentence_of_row(
         row.get("text"),
         offsets if offsets is None else tuple((start, end) for start, end in offsets),
         row.get("where", where),
-        misaligned=tuple(Span(*span) for span in gold.get("unreachable") or ()),
+        misaligned=tuple(Span(*span) for span in misaligned),
         key=row.get("id"),
         relations=relations,
     )

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from finetune.models.encoder import ABOVE, Encoder, remove_pooler
 from finetune.models.heads.layers import pool
-from finetune.models.heads.task_models import label_settings
+from finetune.models.heads.task_models import label_settings, require_labels
 from finetune.models.loading import (
     copy_tokenizer,
     library_errors,
@@ -179,6 +179,7 @@ class EncoderModel(Head, PreTrainedModel):
             UserError: The model does not exist, its weights are not all present, used and finite,
                 its settings are not legal together, or the encoder comes with Python code.
         """
+        require_labels(labels, options)
         if labels is not None:
             names = {field.name for field in dataclasses.fields(cast(Any, cls.config_class))}
             settings = {key: options.pop(key) for key in names & options.keys()}

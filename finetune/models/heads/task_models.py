@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -36,6 +36,14 @@ def problem_of(config: Any) -> Problem:
     return next(name for name, known in PROBLEM_TYPES.items() if known == config.problem_type)
 
 
+def require_labels(labels: Sequence[str] | None, options: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` for a new head without labels, or with their number alone."""
+    if "num_labels" in options:  # as in transformers
+        raise UserError('num_labels: name the labels instead, such as labels=["no", "yes"].')
+    if labels is not None and not LabelSet(labels):
+        raise UserError("a head needs at least one label")
+
+
 def load_task_model(
     auto_class: Any,
     name: str,
@@ -59,8 +67,7 @@ def load_task_model(
     Raises:
         UserError: If there is no such model or setting, or the weights do not match.
     """
-    if "num_labels" in options:  # as in transformers
-        raise UserError('num_labels: name the labels instead, such as labels=["no", "yes"].')
+    require_labels(labels, options)
     if problem == "regression" and labels is not None and len(labels) != 1:
         raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
     config = load_config(name, **options)
