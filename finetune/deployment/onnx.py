@@ -181,7 +181,9 @@ def _settings(task: Any, model: Any) -> str:
     decoder = {name: getattr(state, name) for name in cls.attributes()}
     if isinstance(model, CrfTagger):
         scores = model.crf(torch.zeros(0, len(state.labels)))
-        transitions = [part.tolist() for part in scores[1:]]
+        parts = [part.detach().numpy() for part in scores[1:]]
+        none = np.array(None)  # for -inf, which JSON lacks
+        transitions = [np.where(np.isneginf(part), none, part).tolist() for part in parts]
     content = {
         "format": 1,
         "task": task.name,
@@ -258,6 +260,11 @@ def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -
     if metric not in scores:  # a custom one
         metric = DEFAULT_METRICS[task.state.prediction_type]
     before, after = scores[metric], _score(task, fresh, validation)[metric]
+    if not before:
+        raise UserError(
+            f"{metric} of the validation data is 0 before int8, so that no loss can be measured: "
+            "train the model longer, or name data of the same task with --data."
+        )
     loss = 100 * (before - after)
     if not loss <= max_loss:
         raise UserError(

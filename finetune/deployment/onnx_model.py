@@ -139,7 +139,8 @@ class _TagOutput(_PartsOutput):
         lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
         transitions = self.settings["transitions"]  # of a CRF
         if transitions is not None:
-            transitions = tuple(np.array(scores, dtype=np.float32) for scores in transitions)
+            rows = [np.array(scores, dtype=np.float32) for scores in transitions]  # None: nan
+            transitions = tuple(np.where(np.isnan(row), np.float32(-np.inf), row) for row in rows)
         return list(self.decoder.windows(logits, num_words, lengths, transitions))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import yaml
@@ -25,8 +26,14 @@ HEALTH = "/health"
 
 def test_the_container_file() -> None:
     found = instructions()
+    assert {name for name, _ in found} <= set(
+        "FROM WORKDIR COPY ARG RUN USER EXPOSE STOPSIGNAL HEALTHCHECK ENTRYPOINT CMD".split()
+    )
     by_name = dict(found)
     assert by_name["USER"] == "finetune", "the last user is not root"
+    assert found.index(("USER", "finetune")) > max(
+        index for index, (name, _) in enumerate(found) if name in ("RUN", "COPY")
+    )
     assert json.loads(by_name["ENTRYPOINT"]) == ["python", "-m", "finetune"]
     command = parse(json.loads(by_name["CMD"]))
     assert (command.host, command.port) == ("0.0.0.0", int(by_name["EXPOSE"]))
@@ -34,13 +41,19 @@ def test_the_container_file() -> None:
     compile(check[2], "HEALTHCHECK", "exec")
     address = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", check[2])
     assert address and int(address[1]) == command.port and address[2] == HEALTH
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     copied = [word for name, rest in found if name == "COPY" for word in rest.split()[:-1]]
-    assert all((ROOT / path).exists() for path in copied)
+    for path in copied:
+        assert (ROOT / path).exists() and f"!{path}" in ignored
+    (install,) = [rest for name, rest in found if name == "RUN" and "pip" in rest]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.search(r'"\.\[([\w,]+)\]"', install)
+    assert named and {*named[1].split(",")} <= extras["optional-dependencies"].keys()
 
 
 def test_the_deployment() -> None:
     text = (ROOT / "examples" / "launch" / "serve.yaml").read_text("utf-8")
-    deployment, service, _ = yaml.safe_load_all(text)
+    deployment, service, scaler = yaml.safe_load_all(text)
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     command = parse(container["args"])
@@ -49,4 +62,9 @@ def test_the_deployment() -> None:
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         request = container[probe]["httpGet"]
         assert request["path"] == HEALTH and request["port"] == port["name"]
+    pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= pause + 30
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels == deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
     assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]

@@ -18,7 +18,7 @@ from finetune.tasks import saved_task
 from finetune.types import TextExample, TokenExample
 from tests import fixtures as fx
 from tests.command import run
-from tests.small_data import write_splits
+from tests.small_data import write_jsonl, write_splits
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -154,6 +154,9 @@ def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
     fx.train("classify", tmp_path / "run", data=save_data, steps=1).ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
     run(*command, "--data", tmp_path / "data" / "train.jsonl").refused("no validation split")
+    other = write_jsonl(tmp_path / "other.jsonl", [{"text": "anna", "label": "maybe"}] * 2)
+    zero = run(*command, "--data", f"validation={other}")
+    zero.refused("accuracy of the validation data is 0 before int8")
     (save_data / "validation.jsonl").unlink()
     run(*command).refused("changed since the training of")
     assert not (tmp_path / "graph").exists()
