@@ -22,6 +22,8 @@ from finetune.types import Relation, quantity
 _TEXT_BOUND = re.compile(r"(T\S*)\t([^\t]+?) (\d+ \d+(?:;\d+ \d+)*) *(?:\t(.*))?")
 _RELATION = re.compile(r"R\S*\t(\S+) +[^\s:]+:(T\S*) +[^\s:]+:(T\S*)\s*")
 
+_SKIPPED_PREFIXES = tuple("REAMN*#")
+
 
 class _Standoff(NamedTuple):
     """The lines of an .ann file: spans by id and their locations, relations with theirs."""
@@ -128,6 +130,11 @@ def _read_standoff(path: Path, encoding: str) -> _Standoff | None:
             locations.append(where)
         elif match := _RELATION.fullmatch(line):
             relations.append((where, match.groups()))
-        elif line.strip():
+        elif line.startswith(_SKIPPED_PREFIXES):
             num_skipped += 1
+        elif line.strip():
+            raise DataError(
+                f"{where}: {line!r:.60} is not a line of standoff annotation: lines begin with T "
+                f"(for text) or one of {' '.join(_SKIPPED_PREFIXES)}."
+            )
     return _Standoff(spans, locations, relations, num_skipped)

@@ -35,7 +35,9 @@ def sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Row]:
         values: dict[str, Any] = {"tokens": words, "document": row["doc_key"]}
         if "ner" in row:
             spans = [item[:3] for item in row["ner"][number]]  # a score may follow
-            values["spans"] = [[s - first, e + 1 - first, label] for s, e, label in spans]
+            values["spans"] = [
+                [_position(s) - first, _position(e) + 1 - first, label] for s, e, label in spans
+            ]
             if row.get("relations") is not None:
                 ends = [(start, end) for start, end, _ in spans]
                 values["relations"] = _relations(row["relations"][number], ends, location)
@@ -43,12 +45,18 @@ def sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Row]:
         yield Row(values, location)
 
 
+def _position(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r:.40} is no number of a word")
+    return value
+
+
 def _relations(
     items: Sequence[Sequence[Any]], spans: Sequence[tuple[int, int]], where: str
 ) -> list[dict[str, Any]]:
     relations = []
     for start, end, other_start, other_end, label, *_ in items:
-        ends = (start, end), (other_start, other_end)
+        ends = (_position(start), _position(end)), (_position(other_start), _position(other_end))
         if problems := [pair for pair in ends if spans.count(pair) != 1]:
             raise DataError(
                 f"{where}: relation {label!r:.40} names words {problems[0][0]} to {problems[0][1]} "
@@ -65,5 +73,7 @@ def gliner_row(row: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: row[key] for key in row if key not in ("tokenized_text", "ner")}
     values["tokens"] = row["tokenized_text"]
     if "ner" in row:
-        values["spans"] = [[start, end + 1, label] for start, end, label in row["ner"]]
+        values["spans"] = [
+            [_position(start), _position(end) + 1, label] for start, end, label in row["ner"]
+        ]
     return values

@@ -28,6 +28,8 @@ _OF_TOOLS = (
     *("answer", "options", "accept", "config", "_input_hash", "_task_hash", "_view_id"),
 )
 """Columns that are not kept, of doccano and of Prodigy."""
+_ANSWER = "no_answer_score"
+"""Column of predicted answers to questions."""
 _OF_PREDICTIONS = (
     "scores",
     "gold",
@@ -78,6 +80,11 @@ def read_annotations(
     rows = table.peek(None)
     if not rows:
         raise DataError(f"{file.name}: there is no row in it.")
+    if not roles and ({"context", "question"} <= {*rows[0].values} or _ANSWER in rows[0].values):
+        raise DataError(
+            f"{file.name}: it has questions on contexts, and convert takes texts with labels or "
+            "spans: name a column of texts with --columns text=NAME."
+        )
     kept = [row for row in rows if row.values.get("answer") not in _SKIPPED_ANSWERS]
     names = [_name(row) for row in rows if row.values.get("answer") in _SKIPPED_ANSWERS]
     skipped = counted(names, "that annotators rejected or ignored", "left out")
@@ -94,7 +101,23 @@ def read_annotations(
 
 
 def rows_of_tool(value: Any, where: str) -> Iterator[Row]:
-    """Yield the rows of a JSON value of a tool's export; other objects are rows as they are."""
+    """Yield the rows of a JSON value of a tool's export; other objects are rows as they are.
+
+    Raises:
+        DataError: The value is no row, or is not as its tool writes it.
+    """
+    try:
+        yield from _rows_of_tool(value, where)
+    except DataError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{where}: the row is not as its annotation tool writes it ({type(error).__name__}: "
+            f"{error}): correct it, or export again."
+        ) from error
+
+
+def _rows_of_tool(value: Any, where: str) -> Iterator[Row]:
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):  # of spaCy
         value = {"text": value[0], **value[1]}
     if not isinstance(value, dict):

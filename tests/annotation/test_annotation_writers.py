@@ -340,12 +340,14 @@ REFUSED_ROWS = {
     "numbers": [{"id": n, "text": f"t{n}", "label": n / 2} for n in range(2)],
     "spans": [{"id": 0, "text": "t0", "spans": [[0, 1, "x y"]]}],
     "questions": [{"title": "t0", "context": "t1", "question": "t2", "answers": []}],
+    "answers": [{"id": 0, "answer": "", "no_answer_score": 0.5, "text": "t0", "text_pair": "t1"}],
 }
 REFUSED = {
     "convert labels.jsonl --to conll --out o.conll": "--to conll: the data have texts with labels",
     "convert labels.jsonl --to jsonl --out labels.jsonl": "would overwrite the input",
     "convert spans.jsonl --to conll --out o.conll": "a label with white space, 'x y'",
-    "convert questions.jsonl --out o.jsonl": "no column is known to hold a text",
+    "convert questions.jsonl --out o.jsonl": "it has questions on contexts",
+    "convert answers.jsonl --to label-studio --out o.json": "it has questions on contexts",
     "convert numbers.jsonl --to doccano --out o.jsonl": "numbers as labels",
 }
 

@@ -135,6 +135,7 @@ def test_characters_as_tools_count_them(write, text, annotation):
         ),
         ("a b c d", "T1\tX 0 1;4 5\ta d", ["has the text 'a d', but characters 0 to 5", "'a c'"]),
         ("Ann", "T1 PER 0 3 Ann\n", ["a.ann:1", "is not a text-bound annotation: write T1<TAB>"]),
+        ("Ann", "\nX1\tAnn\n", ["a.ann:2: 'X1\\tAnn' is not a line of standoff annotation"]),
         (
             "Ann  ran",
             "T1\tPER 3 5\t  \n",

@@ -200,6 +200,19 @@ def test_spans_with_inclusive_ends(tmp_path):
             DYGIE | {"ner": [[], [[2, 3, "PER"], [2, 3, "X"], [5, 5, "PER"]], []]},
             "sentence 2: relation 'met' names words 2 to 3 .* spans of several types",
         ),
+        (DYGIE | {"ner": [[[True, 1, "PER"]], [], []]}, "item 1: .* True is no number of a word"),
+        (DYGIE | {"ner": [[[0, 0]], [], []]}, "item 1: the row is not as its annotation tool"),
+        (DYGIE | {"relations": [[], [[2, 3, "met"]], []]}, "item 1: the row is not as its"),
+        (GLINER | {"ner": [["Bo", 0, 0, "PER"]]}, "item 1: the row is not as its annotation tool"),
+        ({"data": {"text": "a"}, "annotations": [{"id": 3}]}, r"item 1: .*\(KeyError: 'result'\)"),
+        (
+            {
+                "text": TEXT,
+                "entities": [{"id": 1, "label": "PER", "start_offset": 0, "end_offset": 3}],
+                "relations": [{"from_id": 1, "to_id": 7, "type": "by"}],
+            },
+            "item 1: the row is not as its annotation tool writes it .*: correct it, or export",
+        ),
         (GLINER | {"ner": [[0, 3, "PER"]]}, "span 0 to 4 .* outside the 3 words"),
     ],
 )
