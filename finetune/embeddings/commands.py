@@ -215,6 +215,7 @@ class Map(LayersOption, PageOptions, SeedOption, DataOptions, Command):
         """Write the map and print the scores of its layers."""
         if not self.out:
             raise UserError("map needs --out FILE: .html or .json.")
+        require_count("--most", self.most)
         self.check_out(self.file)
         from finetune.embeddings.occurrences import sample_occurrences
 
@@ -254,6 +255,9 @@ class Wsd(LayersOption, EncodingOption, Command):
 
     def run(self) -> None:
         """Fit sense vectors and score them."""
+        for option, value in (("--prior", self.prior or 0.0), ("--glosses", self.glosses)):
+            if not 0 <= value < float("inf"):
+                raise UserError(f"{option} must be a finite number of 0 or more, not {value}.")
         quiet_libraries()
         from finetune.embeddings.senses import fit_senses
 

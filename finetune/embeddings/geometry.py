@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from finetune.embeddings.commands import Geometry
 
 MOST_TOKENS = 64
-"""Most tokens of a sentence that the mixing ratio is averaged over."""
+"""Most tokens of a sentence whose attention is analyzed."""
 NUM_SENTENCES = 50
 """Sentences of the sample that the mixing ratio is averaged over."""
 TOP_DIMENSIONS = (1, 3, 10)
@@ -99,7 +99,8 @@ def measure_geometry(
         T] of ``weights`` and ``norms``, or the ``reason`` why there is no analysis.
 
     Raises:
-        UserError: There is too little text.
+        UserError: There is too little text, a sentence is too long, or ``sentences`` are given and
+            the family of the encoder has no analysis of attention.
     """
     sample = sample_lines(lines, most, seed)
     if len(sample) < 2:
@@ -127,6 +128,8 @@ def _attention(
     embedder: Embedder, lines: Sequence[str], sentences: Sequence[str], seed: int
 ) -> dict[str, Any]:
     if reason := reason_without_norms(embedder.encoder):
+        if sentences:
+            raise UserError(f"--sentence: no analysis of attention: {reason}.")
         return {"reason": reason, "mixing": [], "num_sentences": 0, "sentences": []}
     tokenizer = embedder.tokenizer
 
@@ -141,12 +144,19 @@ def _attention(
         batch = batch_to_device(pack([sequence]), embedder.device)
         return analyze_attention(embedder.encoder, batch)
 
+    chosen = tokenized(sentences)
+    for text, sequence in chosen:
+        if (size := len(sequence.input_ids)) > MOST_TOKENS:
+            raise UserError(
+                f"--sentence {text!r:.40}: {size} tokens are too many to show: write a sentence of "
+                f"at most {MOST_TOKENS}."
+            )
     candidates = tokenized(text for text in lines if len(text) <= 10 * MOST_TOKENS)
     short = [(t, s) for t, s in candidates if 3 <= len(s.input_ids) <= MOST_TOKENS]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
     mixing = [[float(block.mixing.mean()) for block in blocks(s)] for _, s in short]
     analyzed: list[dict[str, Any]] = []
-    for text, sequence in tokenized(sentences):
+    for text, sequence in chosen:
         tokens = [tokenizer.tokenizer.decode([id]) for id in sequence.input_ids]
         analyzed.append({"text": text, "tokens": tokens, "weights": [], "norms": []})
         for block in blocks(sequence):

@@ -163,6 +163,12 @@ class SentenceTask(Task):
                 for split, rows in splits.items()
                 if split.startswith("test") and rows[0].label is None
             ]
+        labels = {example.label for example in splits.get("train", ())}
+        if objective.gold is not None and len(labels) == 1:
+            notes.append(
+                "warning: all pairs of train have the same label: nothing tells them apart, so "
+                "there is nothing to learn"
+            )
         return replace(data.with_splits(splits), notes=notes)
 
     @classmethod

@@ -111,5 +111,7 @@ def read_inventory(folder: str | Path | None) -> Inventory:
             )
         numbered[key.partition("%")[0], pos_of(key)].append((int(fields[2]), key))
         offsets[key] = int(fields[1])
+    if not offsets:
+        raise DataError(f"{path}: it lists no sense: copy WordNet's file there.")
     senses = {lemma: tuple(key for _, key in sorted(pairs)) for lemma, pairs in numbered.items()}
     return Inventory(folder, senses, offsets)

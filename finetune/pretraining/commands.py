@@ -20,6 +20,7 @@ from finetune.cli.options import (
 )
 from finetune.cli.output import check_output, inputs_of, quiet_libraries, require_free
 from finetune.config.options import Help, argument
+from finetune.config.values import require_count
 from finetune.runtime.row_files import ROW_SUFFIXES
 from finetune.types import UserError
 
@@ -62,6 +63,7 @@ class VocabularyCommand(EncodingOption, SeedOption, Command):
     def run(self) -> None:
         """Train the vocabulary, write the folder and print how it covers the text."""
         require_free(self.out)
+        require_count("--size", self.size, most=10_000_000)
         if self.for_ is not None and (self.kind is not None or self.lowercase):
             raise UserError("--for reads text as its model does: leave --kind and --lowercase out.")
         if self.vectors and (self.for_ is None or self.init != "similarity"):

@@ -121,7 +121,7 @@ def train_tokenizer(
             text and special tokens to take. Accents stay, as some scripts write vowels with them.
 
     Raises:
-        UserError: ``size`` has no room for single characters or bytes.
+        UserError: ``size`` has no room for single characters or bytes, or there is no text.
     """
     backend = Tokenizer.from_str(like.backend_tokenizer.to_str())
     if isinstance(backend.normalizer, normalizers.BertNormalizer):
@@ -165,6 +165,8 @@ def train_tokenizer(
         raise no_room from error
     if len(tokenizer) > size:
         raise no_room
+    if len(tokenizer) <= len(special):
+        raise UserError("the text has no words to train a vocabulary on.")
     return tokenizer
 
 

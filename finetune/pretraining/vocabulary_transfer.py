@@ -90,7 +90,7 @@ def subword_vectors(path: str | Path, tokenizer: SubwordTokenizer) -> Array:
     counts 1/r (Zipf). Zeros for subwords of no word, and special tokens.
 
     Raises:
-        DataError: A line has more or fewer numbers.
+        DataError: The file is empty, or a line has more or fewer numbers, or infinite ones.
     """
     file, words, rows = Path(path), list[list[str]](), list[Array]()
     for number, text, _ in islice(read_lines(str(file), file), MOST_WORD_VECTORS + 1):
@@ -98,13 +98,19 @@ def subword_vectors(path: str | Path, tokenizer: SubwordTokenizer) -> Array:
         if number == 1 and len(numbers) == 1 and numbers[0].isdecimal():
             continue
         try:
-            rows.append(np.array(numbers, np.float32).reshape(rows[0].shape if rows else -1))
+            with np.errstate(over="ignore"):  # becomes infinite
+                row = np.array(numbers, np.float32)
         except ValueError:
+            row = np.full(1, np.nan)
+        if not len(row) or not np.isfinite(row).all() or len(row) != len((rows or [row])[0]):
             raise DataError(
-                f"{file}:{number}: {text!r:.60}: write a word and its vector, with as many numbers "
-                "as in the first line."
-            ) from None
+                f"{file}:{number}: {text!r:.60}: write a word and its vector, with as many "
+                "finite numbers as in the first line."
+            )
         words.append([word])
+        rows.append(row)
+    if not words:
+        raise DataError(f"{file}: there are no word vectors in it.")
     subwords = MultiLabelBinarizer(classes=range(len(tokenizer.tokenizer)), sparse_output=True)
     occurs = subwords.fit_transform([ids for (ids,) in tokenizer.raw_word_subwords(words)])
     weights = occurs.multiply(1 / np.arange(1, len(words) + 1)[:, None]).T.tocsr()

@@ -13,6 +13,7 @@ from scipy.spatial.distance import pdist
 from finetune.embeddings.geometry import by_layer, measure_geometry
 from finetune.embeddings.vectors import ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
+from finetune.types import UserError
 from tests import fixtures as fx
 from tests.command import run
 from tests.tiny import LAYERS
@@ -65,6 +66,18 @@ def test_figures_of_the_sample() -> None:
     expected = (1 - pdist(z, "cosine")).mean()
     np.testing.assert_allclose(figures["standardized"][-1]["expected_cosine"], expected, atol=1e-5)
     assert len(figures["attention"]["mixing"]) == LAYERS
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence", "message"),
+    [
+        ("bert", "dog " * 70, "72 tokens are too many to show: write a sentence of at most 64"),
+        ("squeezebert", "anna", "--sentence: no analysis of attention: squeezebert models"),
+    ],
+)
+def test_sentences_without_an_analysis(model: str, sentence: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        measure_geometry(embedder(fx.checkpoint(model)), LINES, sentences=[sentence])
 
 
 def test_command(tmp_path: Path) -> None:

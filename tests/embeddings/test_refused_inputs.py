@@ -26,6 +26,7 @@ FILES = {
 SMALL = {
     "a.txt": "the old house\n",
     "empty.txt": "",
+    "signs.txt": "\u200b\n",
     "a.rows.jsonl": '{"text": "the old house"}\n',
     "a.vec": "the 1 0\n",
     "b.vec": "the 1 0 1\n",
@@ -55,6 +56,7 @@ REFUSED = {
     "map MODEL --file TEXTS": {
         "--word die": "map needs --out FILE",
         "--word dye --out x.json": "none of the 50 texts has it",
+        "--word die --most 0 --out x.json": "--most must be 1 or more, not 0",
         "--word die --most 2 --out x.json": "needs 3 points or more, not 2",
     },
     "nli --model MODEL --data NLI --dry-run": {
@@ -62,12 +64,16 @@ REFUSED = {
     },
     "classify --model MODEL --dry-run": {"--data SINGLE --pair-encoder bi": "needs pairs of texts"},
     "wsd --model MODEL --out new": {
+        "--data SENSES --glosses=-1": "--glosses must be a finite number of 0 or more, not -1.0",
+        "--data SENSES --prior nan": "--prior must be a finite number of 0 or more, not nan",
         "--data SENSES --glosses 1": "add --inventory FOLDER",
         "--data TEXTS": "a row needs `tokens`, a list of words",
         "--data TEST": "no train split (found: test)",
     },
     "vocabulary": {
-        "a.txt --out new --size 0": "--size 0 has no room",
+        "a.txt --out new --size 0": "--size must be 1 or more, not 0",
+        "a.txt --out new --size 10000001": "--size must be at most 10,000,000",
+        "signs.txt --out new --kind wordpiece": "the text has no words to train a vocabulary on",
         "a.txt --out new --alpha 2": "--alpha must be from 0 to 1",
         "a.txt --out MODEL": "is not empty: name a new folder",
         "a.txt --out new --vectors a.vec a.vec": "--vectors need --for MODEL and --init simil",
@@ -76,6 +82,7 @@ REFUSED = {
     "vocabulary a.txt --out new --size 420 --for MODEL": {
         "--vectors a.vec": "--vectors needs two files",
         "--vectors a.vec b.vec": "--vectors have different numbers of dimensions",
+        "--vectors a.vec empty.txt": "empty.txt: there are no word vectors in it",
         "--vectors a.vec no.vec": "--vectors no.vec: no such file",
     },
     "perplexity MODEL": {

@@ -73,6 +73,9 @@ def test_example_inventory() -> None:
 def test_wrong_inventories(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no index\.sense in it"):
         read_inventory(tmp_path)
+    (tmp_path / "index.sense").write_text("")
+    with pytest.raises(UserError, match=r"index\.sense: it lists no sense"):
+        read_inventory(tmp_path)
     (tmp_path / "index.sense").write_text("bank%1:14:00:: 00000000 1\n")
     with pytest.raises(UserError, match=r"index\.sense:1: .* is not a line of a sense index"):
         read_inventory(tmp_path)

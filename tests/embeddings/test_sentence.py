@@ -140,6 +140,12 @@ def test_numbers_are_scaled_for_training_only_and_splits_may_differ(workdir: Pat
     assert unmeasured_labels(data) == [], "its cosines are scored"
 
 
+def test_equal_labels_of_pairs_are_said(workdir: Path, tmp_path: Path) -> None:
+    rows = [{"text": f"a {n}", "text_pair": f"b {n}", "label": 1.0} for n in range(9)]
+    _, data = loaded(workdir, "cosine", str(write_jsonl(tmp_path / "equal.jsonl", rows)))
+    assert "warning: all pairs of train have the same label" in " ".join(data.notes)
+
+
 @pytest.mark.parametrize(
     ("objective", "train", "message"),
     [
@@ -446,6 +452,12 @@ def test_a_classifier_of_pairs_keeps_the_rows_of_labels_that_stay(
     start["init_from"] = str(trained["mean"])  # without a classifier
     task, data = loaded(workdir, "softmax", "nli.jsonl", **start)
     assert task.notes(data)[-1].endswith("; new head") and task.model().classifier is not None
+
+
+def test_a_bilstm_is_in_no_file_of_sentence_transformers(workdir: Path, tmp_path: Path) -> None:
+    """It would load the encoder without this layer, and give other vectors."""
+    config = config_of(workdir, "cosine", "numbers.jsonl", out=tmp_path / "run", bilstm=True)
+    assert not (fx.fit(config).folder / "best" / "modules.json").exists()
 
 
 def test_a_run_of_cmlm_starts_from_its_masked_language_model(

@@ -216,7 +216,9 @@ def test_wechsel_finds_the_translation(tmp_path: Path):
     assert sizes.max() > 1 and (sizes == 1).sum() >= 5
 
 
-@pytest.mark.parametrize(("text", "location"), [("a 1 2\nb 1\n", ":2"), ("a 1 x\n", ":1")])
+@pytest.mark.parametrize(
+    ("text", "location"), [("a 1 2\nb 1\n", ":2"), ("a 1 x\n", ":1"), ("a 1e60\n", ":1")]
+)
 def test_damaged_word_vectors(text: str, location: str, tmp_path: Path):
     (path := tmp_path / "a.vec").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=location):
