@@ -501,6 +501,14 @@ def test_words_and_labels_with_other_line_ends(tmp_path: Path):
         assert [json.loads(line)["words"] for line in lines] == [words] * 8
 
 
+def test_a_damaged_search(tmp_path: Path) -> None:
+    given = ("--model", fx.checkpoint(), "--data", fx.data("sentiment"))
+    search = ("search", "classify", *given, "--steps=1", "--trials=1", "--out", tmp_path / "found")
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / "search.db").write_bytes(b"no database" * 500)
+    run(*search).refused("search.db: damaged")
+
+
 def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
     rows = [
         {"tokens": ["a"], "tags": ["O"]},

@@ -59,6 +59,8 @@ classify --dry-run --model bert --data sentiment --metric ece | cannot select a 
 tag --model bert --data entities --sizes 10 10 | a size twice
 run --sedes 5 cola-minilm | unknown option '--sedes'. Perhaps you meant '--seeds'?
 train | there is no command 'train': the task is the command
+evaluate x | finetune score
+list | finetune run
 nli --model bert | nyu-mll/glue
 nli --model robreta-base --data pairs | Perhaps you meant 'roberta-base'?
 classify --model empty --data sentiment | empty | config.json

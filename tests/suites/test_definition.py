@@ -88,3 +88,9 @@ def test_packaged_suites(path: Path):
     assert f"finetune run {path.stem}" in text and read.source
     listed = run("run").out
     assert read.title in listed
+
+
+def test_a_misspelled_list_of_tasks_is_no_recipe(suite: Path):
+    path = suite.with_name("misspelled.yaml")
+    path.write_text(suite.read_text("utf-8").replace("tasks:\n", "taks:\n"), "utf-8")
+    run("run", path).refused(f"{path}: names no `task`", "Perhaps you meant 'tasks'?")

@@ -77,6 +77,19 @@ def script() -> Any:
     return module
 
 
+def test_the_run_is_best_by_the_metric_of_its_recipe(script: Any, tmp_path: Path):
+    for seed, (accuracy, matthews) in enumerate([(0.9, 0.1), (0.8, 0.2)]):
+        run_folder = tmp_path / f"seed-{seed}"
+        run_folder.mkdir()
+        scores = {"validation": {"accuracy": accuracy, "matthews": matthews}, "test": {}}
+        (run_folder / "metrics.json").write_text(json.dumps(scores))
+        (run_folder / "config.json").write_text('{"metric": "matthews"}')
+    assert script.best_run(tmp_path).name == "seed-1"
+    for path in tmp_path.glob("*/config.json"):
+        path.write_text('{"metric": null}')
+    assert script.best_run(tmp_path).name == "seed-0", "the first metric is the default"
+
+
 @pytest.mark.slow
 def test_glue_from_the_hub_to_its_server(
     hub: Hub, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
