@@ -138,8 +138,11 @@ def test_a_search_from_the_command_line_to_its_recipe(
     run(*other, "--trials", "5").refused(said)
     (best / "last").mkdir()  # as a process leaves it that is killed while it removes the folder
     (best / "last" / "optimizer.safetensors").write_bytes(b"")
+    weights = best / "best" / "model.safetensors"
+    written = weights.stat().st_mtime_ns
     run(*command, "--trials", "5").ok()
     assert not (best / "last").exists()
+    assert weights.stat().st_mtime_ns == written, "the best trial is not trained again"
     rows_of_json = json.loads(run(*command, "--trials", "7", "--json").ok().out)
     trials = read_object(Path("found/search.json"))["trials"]
     assert len(trials) == 7  # more trials continue it
