@@ -410,7 +410,6 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
 
 
 def _shared_text(example: Example) -> str | None:
-    """The document or text that other examples may share."""
     if isinstance(example, TokenExample):
         return example.document
     if isinstance(example, ChoiceQuestion):

@@ -124,7 +124,7 @@ def export_onnx(
             for name in ("numpy", "onnxruntime", "tokenizers")
         )
         (fresh / "requirements.txt").write_text("".join(versions), encoding="utf-8")
-        others = {*fresh.iterdir()}
+        before_graph = {*fresh.iterdir()}
         try:
             inputs, line = _export(task, model, fresh)
         except (UserError, OSError, MemoryError):
@@ -135,7 +135,7 @@ def export_onnx(
                 f"({type(error).__name__}: {' '.join(str(error).split()):.200}): use `finetune "
                 "predict`."
             ) from error
-        size = sum(path.stat().st_size for path in {*fresh.iterdir()} - others)
+        size = sum(path.stat().st_size for path in {*fresh.iterdir()} - before_graph)
         lines = [line]
         if int8:
             score = _quantize(task, fresh, validation, max_loss)

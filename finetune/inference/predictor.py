@@ -377,9 +377,9 @@ def _joined(batch: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
         import pyarrow
 
         # a column without values has no type, so that tables of batches can be concatenated
-        return pyarrow.table(kept | {name: pyarrow.array(each) for name, each in columns.items()})
+        return pyarrow.table(kept | {name: pyarrow.array(new) for name, new in columns.items()})
     as_array = is_frame or all(isinstance(values, np.ndarray) for values in kept.values())
-    added = {name: _array(each) if as_array else list(each) for name, each in columns.items()}
+    added = {name: _array(new) if as_array else list(new) for name, new in columns.items()}
     return batch.rename(columns=renamed).assign(**added) if is_frame else kept | added
 
 

@@ -120,7 +120,7 @@ def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, A
 
 
 def _ranked(prediction: Prediction, example: Any) -> list[tuple[str, float, str]]:
-    """The most probable answers with their probability and mark: `right`, `wrong` or none."""
+    # the most probable answers with their probability and mark: right, wrong or none
     best: list[tuple[str, float, str]] = []
     if isinstance(prediction, ChoicePrediction):
         if len(prediction.scores) != len(example.choices):
@@ -134,8 +134,8 @@ def _ranked(prediction: Prediction, example: Any) -> list[tuple[str, float, str]
             best.append((UNANSWERABLE, prediction.no_answer_score, ""))
     elif isinstance(prediction, TextPrediction):
         best = [(label, score, "") for label, score in (prediction.scores or {}).items()]
-    known = [row for row in best if isinstance(row[1], int | float)]
-    return sorted(known, key=lambda row: -row[1])[:4]
+    scored = [row for row in best if isinstance(row[1], int | float)]
+    return sorted(scored, key=lambda row: -row[1])[:4]
 
 
 def _explained_words(errors: Sequence[ErrorCase], explanations: Sequence[Any]) -> list[Any]:
