@@ -150,24 +150,35 @@ def test_a_run_continues_bit_equal(
     check_bit_equal(command, 3, ("--resume",))
 
 
-def test_a_signal_ends_an_evaluation(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("command", "step"),
+    [
+        ("classify --data sentiment", 3),
+        ("classify --data sentiment", 5),
+        ("classify --data sentiment --few-shot --per-class 6", 3),
+    ],
+)
+def test_a_signal_ends_an_evaluation(
+    command: str, step: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The resumed run has this evaluation, with the weights of then."""
     monkeypatch.chdir(workdir)
-    command, predicted = "classify --data sentiment", scoring.predict
+    predicted, evaluations = scoring.predict, iter((3, 5))
+    names = [f"{name}-{command.count('few')}-{step}" for name in ("undisturbed", "disturbed")]
 
     def stopped(task: Any, model: Any, examples: Any, *more: Any, **options: Any) -> Any:
-        if model.training and len(examples) > 1:
+        if len(examples) > 1 and next(evaluations, None) == step:
             os.kill(os.getpid(), signal.SIGTERM)
             pytest.fail("the evaluation goes on")
         return predicted(task, model, examples, *more, **options)
 
-    carry_out(command, "undisturbed").ok()
+    carry_out(command, names[0]).ok()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scoring, "predict", stopped)
-        outcome = carry_out(command, "disturbed")
-    assert outcome.code == 143 and "stopped at step 3" in outcome.err, outcome.err
-    carry_out(command, "disturbed", "--resume").ok()
-    assert content("disturbed") == content("undisturbed")
+        outcome = carry_out(command, names[1])
+    assert outcome.code == 143 and f"stopped at step {step}" in outcome.err, outcome.err
+    carry_out(command, names[1], "--resume").ok()
+    assert content(names[1]) == content(names[0])
 
 
 @pytest.mark.slow
