@@ -128,7 +128,7 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
         for_people = bool(self.text) and sys.stdout.isatty()
         counts, rows = self._predictions(model, as_table=False)
         for row in rows:
-            explanations = row.pop("explanation", ()) if self.text else ()
+            explanations = row.pop("explanation", ()) if for_people else ()
             show(prediction_line(row) if for_people else json_line(row))
             show_explanations(explanations)
         return counts

@@ -7,6 +7,7 @@ import math
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -236,7 +237,7 @@ def test_a_sentence_without_spans_has_no_vector() -> None:
     assert model.predict(alone)[0].decided["distance"] is None
 
 
-def test_command(tmp_path: Path) -> None:
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fx.trained("nli")
     words = "predict", folder, "--text", "a man plays", "--pair", "the dog saw it"
     found = json.loads(
@@ -247,7 +248,11 @@ def test_command(tmp_path: Path) -> None:
     assert reason["label"] == found["label"] and reason["words"] == ["a", "man", "plays"]
     assert reason["pair_words"] == ["the", "dog", "saw", "it"] and len(reason["pair_scores"]) == 4
     assert reason["offsets"] == [[0, 1], [2, 5], [6, 11]]
-    assert "\ndog " in run(*words, "--explain").out
+    assert run(*words, "--explain").rows[0]["explanation"] == found["explanation"]
+    with monkeypatch.context() as patched:
+        terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
+        patched.setattr("finetune.cli.predict.sys", terminal)
+        assert "\ndog " in run(*words, "--explain").out
     (tmp_path / "in.txt").write_text("a\nb\n")
     file = "predict", fx.trained("tag"), "--file", tmp_path / "in.txt"
     for row in map(json.loads, run(*file, "--explain").out.splitlines()):
