@@ -17,6 +17,7 @@ from finetune.config.recipes import (
     packaged_path,
 )
 from finetune.config.tasks import IN_MEMORY, NliConfig, settings
+from finetune.evaluation.runs import RunFolder
 from finetune.types import UserError
 from tests.command import run
 
@@ -229,6 +230,10 @@ def test_settings_of_a_run_are_a_recipe(tmp_path: Path):
         recipe = load_recipe(name)
         assert recipe.name == "nli-a-run"
         assert recipe.config() == plain
+    before = {name: value for name, value in saved.items() if not name.startswith("adam")}
+    path.write_text(json.dumps(before | {"adam": "0.98,1e-6"}))
+    assert load_recipe(path).config() == replace(plain, adam_beta2=0.98, adam_epsilon=1e-6)
+    assert RunFolder.open(path.parent).config["adam_beta2"] == 0.98
     for change, message in (
         ({"custom_loss": "own.py:mine"}, "the run had --custom-loss, .* repeat the command in"),
         ({"custom_metrics": ["own.py:mine"]}, "the run had --custom-metrics, .* repeat the comma"),
