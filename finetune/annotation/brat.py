@@ -21,7 +21,6 @@ from finetune.types import Relation, quantity
 
 _TEXT_BOUND = re.compile(r"(T\S*)\t([^\t]+?) (\d+ \d+(?:;\d+ \d+)*) *(?:\t(.*))?")
 _RELATION = re.compile(r"R\S*\t(\S+) +[^\s:]+:(T\S*) +[^\s:]+:(T\S*)\s*")
-
 _SKIPPED_PREFIXES = tuple("REAMN*#")
 
 

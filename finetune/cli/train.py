@@ -20,7 +20,7 @@ from finetune.config.metric_properties import is_overall
 from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, written
 from finetune.config.tasks import CONFIGS, TrainConfig, marks, settings
-from finetune.config.values import parse_folds, require_count, shown_value
+from finetune.config.values import MOST_RUNS, parse_folds, require_count, shown_value
 from finetune.registry import install_command
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError, quantity
@@ -101,7 +101,7 @@ class TaskCommand(RunOptions, TrainingCommand):
         if len(set(self.sizes or ())) < len(self.sizes or ()):
             raise UserError("--sizes names a size twice: leave one of them out.")
         if self.seeds is not None:
-            require_count("--seeds", self.seeds)
+            require_count("--seeds", self.seeds, most=MOST_RUNS)
             if config.resume:
                 raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
         folds, sizes = self.folds is not None, self.sizes is not None

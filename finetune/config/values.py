@@ -24,13 +24,13 @@ _NAMES = {
 }
 
 
-_MOST_RUNS = 10_000
+MOST_RUNS = 10_000
 """Largest number of runs of one command."""
 MOST_RESAMPLES = 10_000_000
 """Largest number of resamples of a test."""
 
 
-def require_count(option: str, value: int, least: int = 1, most: int = _MOST_RUNS) -> None:
+def require_count(option: str, value: int, least: int = 1, most: float = math.inf) -> None:
     """Raise UserError unless the number of an option is whole, from ``least`` to ``most``."""
     if not conforms(value, int):
         raise UserError(f"{option} must be a whole number, not {value!r:.60}.")
@@ -82,9 +82,9 @@ def parse_folds(text: str) -> tuple[int, int]:
             f"--folds {text!r:.40}: write N folds, or NxR to repeat them R times, as in 5x10."
         )
     number, repeats = int(match[1]), int(match[2] or 1)
-    require_count("--folds: the folds", number, 2)
-    require_count("--folds: the repeats", repeats)
-    require_count("--folds: the folds of all repeats", number * repeats)
+    require_count("--folds: the folds", number, 2, most=MOST_RUNS)
+    require_count("--folds: the repeats", repeats, most=MOST_RUNS)
+    require_count("--folds: the folds of all repeats", number * repeats, most=MOST_RUNS)
     return number, repeats
 
 

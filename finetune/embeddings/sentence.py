@@ -192,6 +192,12 @@ class SentenceTask(Task):
 
     def complete(self, data: Dataset) -> Dataset:
         """Pair held-out texts without a pair with half of their words."""
+        objective = self.state.config.objective
+        if OBJECTIVES[objective].needs_mask and self.tokenizer.tokenizer.mask_token_id is None:
+            raise UserError(
+                f"--objective {objective}: the tokenizer of "
+                f"{self.tokenizer.name} has no mask token: choose simcse, or another model."
+            )
         splits = {
             split: rows if split == "train" else rows.map(lambda _, row: with_half(row))
             for split, rows in data.splits.items()

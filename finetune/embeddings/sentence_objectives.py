@@ -71,6 +71,8 @@ class Objective:
     """The rows of train that it learns from, in words."""
     gold: ClassVar[type | None] = None
     """The type of the labels that it learns from; None if it learns without labels."""
+    needs_mask: ClassVar[bool] = False
+    """Whether it needs a mask token."""
     pooling: ClassVar[str | None] = None
     """The only pooling that it trains; None for any."""
     keeps_normalization: ClassVar[bool] = True
@@ -169,6 +171,7 @@ class _SimCSE(Objective):
 class _Mirror(_SimCSE):
     """A copy with a masked span (Liu et al., 2021, Mirror-BERT)."""
 
+    needs_mask = True
     temperature = 0.04
 
     def added_ids(self) -> Sequence[int]:
@@ -192,6 +195,7 @@ class _Mirror(_SimCSE):
 class _Prompt(_SimCSE):
     """Two templates, whose mask tokens are the vectors (Jiang et al., 2022, PromptBERT)."""
 
+    needs_mask = True
     pooling = "mask"
     keeps_normalization = False
 
@@ -278,6 +282,7 @@ class _ConditionalLM(Objective):
     """Masked subwords of a text, given the vector of the text before it (``conditional_lm``)."""
 
     needs = "running text with a sentence in each line, or pairs of adjacent texts"
+    needs_mask = True
     keeps_normalization = False
     num_reserved = NUM_CONDITIONS
     select = staticmethod(adjacent_texts)

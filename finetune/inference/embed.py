@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 from torch import Tensor
 
-from finetune.config.values import conforms, description
+from finetune.config.values import conforms, description, require_count
 from finetune.data.in_memory import input_list
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import chunks, values_of_examples
@@ -119,6 +119,7 @@ class Embedder:
         for option, value in {"unit": unit, "combine": combine, "pooling": pooling}.items():
             if not conforms(value, legal[option]):
                 raise UserError(f"{option} must be {description(legal[option])}, not {value!r}.")
+        require_count("max_tokens", 1 if max_tokens is None else max_tokens)
         name, words = str(model), unit == "word"
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         self.encoder: Encoder

@@ -15,7 +15,7 @@ from finetune.cli.run import RecipeCommand, recipe_command
 from finetune.cli.train import task_command
 from finetune.config.options import Help, argument
 from finetune.config.tasks import flag
-from finetune.config.values import require_count
+from finetune.config.values import MOST_RUNS, require_count
 from finetune.suites.definition import Suite, load_suite
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -86,7 +86,7 @@ def parse_suite(path: str, rest: Sequence[str]) -> LoadedSuite:
     values, training_options = parsed_known("run", options, rest)
     suite, commands = load_suite(path, values.get("model")), dict[str, RecipeCommand]()
     run = LoadedSuite(suite=path, loaded=suite, commands=commands, **values)
-    require_count("--seeds", run.seeds)
+    require_count("--seeds", run.seeds, most=MOST_RUNS)
     data = dict(text.partition("=")[::2] for text in run.data)
     for name, value in data.items():
         if name not in suite.tasks or not value:

@@ -36,7 +36,7 @@ from finetune.config.tasks import (
     setting_types,
     settings,
 )
-from finetune.config.values import conforms, require_count
+from finetune.config.values import MOST_RUNS, conforms, require_count
 from finetune.data import Dataset
 from finetune.data.preparation import most_rows
 from finetune.data.sources import PartOf
@@ -133,7 +133,7 @@ def default_space(config: TrainConfig) -> dict[str, str]:
 
 def search_folder(config: TrainConfig, task: str, trials: int, minutes: float | None) -> Path:
     """Choose the folder of a search; UserError if it or the limits are illegal."""
-    require_count("--trials", trials)
+    require_count("--trials", trials, most=MOST_RUNS)
     if config.resume:
         raise UserError("search: the same command continues a search: leave --resume out.")
     if minutes is not None and not (conforms(minutes, float) and minutes > 0):

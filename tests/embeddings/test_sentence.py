@@ -191,6 +191,16 @@ def test_splits_without_gold(workdir: Path, tmp_path: Path) -> None:
         loaded(workdir, "cosine", "numbers.jsonl", "pairs.jsonl")
 
 
+@pytest.mark.parametrize("objective", ["mirror", "prompt", "cmlm"])
+def test_a_tokenizer_without_mask(objective: str, workdir: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(fx.checkpoint())
+    tokenizer.mask_token = None
+    AutoModel.from_pretrained(fx.checkpoint()).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    with pytest.raises(UserError, match="bert has no mask token: choose simcse"):
+        loaded(workdir, objective, "texts.txt", model=str(tmp_path / "bert"))
+
+
 def test_conditions_leave_room_for_texts(workdir: Path) -> None:
     task, data = loaded(workdir, "cmlm", "texts.txt", max_length=17)
     with pytest.raises(UserError, match="--max-length 17 leaves no room for text: write 18 or mor"):

@@ -204,7 +204,8 @@ def test_the_data_of_the_examples_is_read_whole(
     task: str, data: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(ROOT)
-    run(task, "--model", workspace.model, "--data", data, "--dry-run").ok()
+    planned = run(task, "--model", workspace.model, "--data", data, "--dry-run").ok()
+    assert "skipped" not in planned.out + planned.err
 
 
 def test_every_command_is_documented():

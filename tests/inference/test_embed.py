@@ -150,6 +150,9 @@ def test_examples_streams_and_length() -> None:
     for option in ("unit", "combine", "pooling"):
         with pytest.raises(UserError, match=f"{option} must be one of .*, not 'cls'"):
             Embedder(fx.checkpoint(), **{option: "cls"})
+    for tokens in (0, -1, 1.5):
+        with pytest.raises(UserError, match="max_tokens must be"):
+            Embedder(fx.checkpoint(), max_tokens=tokens)  # type: ignore[arg-type]
     for layers in ("first", [LAYERS + 1], [-LAYERS - 2], [], 1, ["1"]):
         with pytest.raises(UserError, match=f"numbers from 0 .* to {LAYERS}"):
             Embedder(fx.checkpoint(dropout=0.1), layers=layers)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ def test_what_is_no_folder_is_refused(run: Any) -> None:
             function(run, **options)
 
 
-def test_streams_of_tables_are_refused(workdir: Path) -> None:
+def test_wrong_calls_of_stream_are_refused(workdir: Path) -> None:
     model = finetune.load(workdir / "run")
     for inputs, message in (
         ("ab", r"write stream\(\['ab'\]\)"),
@@ -122,6 +122,9 @@ def test_streams_of_tables_are_refused(workdir: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             list(model.stream(inputs))
+    assert not [*model.stream(["a"], skip=20_000, chunk=20_000)]
+    with pytest.raises(UserError, match="skip must be 0 or more, not -1"):
+        [*model.stream(["a"], skip=-1)]
     with pytest.raises(UserError, match="neighboring examples have the same id"):
         model.predict([TextExample(0, "a"), TextExample(0, "b")])
     with pytest.raises(UserError, match="--decoding 3: classify models have none"):
