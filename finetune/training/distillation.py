@@ -298,6 +298,10 @@ def student_config(
     steps.
     """
     cls = type(teacher)
+    if model is None and teacher.bilstm:
+        raise UserError(
+            "--layers does not work with a teacher with --bilstm: name a small model with --model."
+        )
     inherited: dict[str, Any] = {
         name: getattr(teacher, name) for name, mark in affects_of(cls).items() if mark.inherited
     }

@@ -71,6 +71,8 @@ def _function_of(
             f"the loss of this `finetune {task.name}` is not a function of the logits and targets "
             f"of one batch: leave out the custom loss {name}."
         )
+    if not callable(function):
+        raise UserError(f"the loss must be a function of logits and targets, not {function!r:.60}.")
     if isinstance(task, Task):
         replace(task.state.config, custom_loss=name)  # refuses settings of the built-in loss
     custom = function

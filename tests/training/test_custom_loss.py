@@ -86,6 +86,9 @@ def test_a_loss_of_python_is_refused_as_that_of_a_file(tmp_path: Path) -> None:
     config = fx.config("classify", **SIZES, label_smoothing=0.1, out=str(tmp_path / "run"))
     with pytest.raises(UserError, match="is part of the built-in loss, which"):
         finetune.train(config, loss=lambda logits, targets: (logits.sum(), 1), quiet=True)
+    config = fx.config("classify", **SIZES, out=str(tmp_path / "other"))
+    with pytest.raises(UserError, match="the loss must be a function of logits and targets, not 3"):
+        finetune.train(config, loss=3, quiet=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

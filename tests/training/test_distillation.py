@@ -258,6 +258,8 @@ def test_settings_of_training_are_defaults_and_those_of_the_task_the_teachers() 
     default = finetune.ClassifyConfig(**model)
     assert {name: found[name] for name in training} == {n: getattr(default, n) for n in training}
     assert {name: found[name] for name in described} == described
+    with pytest.raises(UserError, match="--layers does not work with a teacher with --bilstm"):
+        student_config(replace(teacher, bilstm=True), None, "teacher")
     given = vars(student_config(teacher, narrow(), "teacher", batch_size=5, limit=9))
     assert (given["batch_size"], given["limit"]) == (5, 9)
 
