@@ -863,6 +863,9 @@ def _as_setting(name: str, value: Any, hint: Any) -> Any:
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     is_tuple = get_origin(hint) is tuple
     if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(item, str | Path | numbers.Real):
+                raise UserError(f"{flag(name)}: {key} must be a text or a number, not {item!r:.60}")
         items = tuple(f"{key}={item}" for key, item in value.items())
         return items if is_tuple else ",".join(items)
     return tuple(value) if is_tuple and isinstance(value, list) else value

@@ -51,6 +51,8 @@ def test_paths_and_dicts_of_python_are_settings():
     assert config == ClassifyConfig(
         out=str(Path("runs/a")), class_weights="a, b=2,c=0.5", test_sets=("new=new.csv",)
     )
+    with pytest.raises(UserError, match="--test-sets: new must be a text or a number, not"):
+        ClassifyConfig(test_sets={"new": [{"text": "x"}] * 99})
     with pytest.raises(UserError, match=r"--validation must be auto, .{,150}$"):
         ClassifyConfig(validation=[{"text": "x"}] * 99)
 
