@@ -72,6 +72,8 @@ def parse_words(value: str) -> dict[str, tuple[str, ...]]:
                 f"--word {value!r}: {item.strip()!r} is not a word: write words with commas "
                 "between them and their forms with slashes, such as bank/banks,die."
             )
+        if forms[0] in words:
+            raise UserError(f"--word {value!r}: {forms[0]!r} is named twice: name each word once.")
         words[forms[0]] = forms
     return words
 

@@ -108,9 +108,9 @@ def test_samples_are_the_same_for_a_seed():
     assert occurrences.num_texts == 3, "without blank lines"
 
 
-@pytest.mark.parametrize("word", ["", "die,", "bank/"])
+@pytest.mark.parametrize("word", ["", "die,", "bank/", "die,die/dies"])
 def test_errors(word: str):
-    with pytest.raises(UserError, match="is not a word"):
+    with pytest.raises(UserError, match=r"is not a word|'die' is named twice"):
         parse_words(word)
 
 
