@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from finetune.config.description import PROBLEMS
-from finetune.config.metric_properties import METRIC_PROPERTIES, can_select, properties_of
+from finetune.config.metric_properties import can_select, properties_of
 from finetune.config.values import typed_values
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -77,7 +77,9 @@ def require_metric(task: str, config: TrainConfig) -> None:
         return
     custom = [setting.rpartition(":")[2] for setting in config.custom_metrics]
     selecting = [*filter(can_select, metrics_of(task)), *custom]
-    legal, name = [*metrics_of(task), *custom, *METRIC_PROPERTIES], config.metric.partition(":")[0]
+    # of a level of labels, accuracy_level:1 is accuracy
+    name = config.metric.partition(":")[0].removesuffix("_level")
+    legal = [*metrics_of(task), *custom]
     if name not in legal or not can_select(name):
         problem = "cannot select a model" if name in legal else f"not a metric of {task}"
         raise UserError(

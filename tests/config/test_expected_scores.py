@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from finetune.config.description import ECE_METRICS, HIERARCHY, PROBLEMS
-from finetune.config.expected_scores import SCORED_SPLITS, Expected, metrics_of, read_expected
+from finetune.config.expected_scores import (
+    SCORED_SPLITS,
+    Expected,
+    metrics_of,
+    read_expected,
+    require_metric,
+)
 from finetune.config.metric_properties import METRIC_PROPERTIES
+from finetune.config.tasks import ClassifyConfig
 from finetune.evaluation import hierarchy
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES, scores_of
@@ -52,6 +59,7 @@ def test_the_names_are_those_of_the_metrics():
     known = {*itertools.chain(*map(metrics_of, TASKS))}
     # costs come after training
     assert {*METRIC_PROPERTIES} - {"mean_cost"} <= known and len(SCORED_SPLITS) == 6
+    require_metric("classify", ClassifyConfig(metric="accuracy_level:1"))
 
 
 def test_a_good_entry():
