@@ -19,7 +19,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from finetune.config.options import Help
-from finetune.config.tasks import TrainConfig, flag
+from finetune.config.tasks import WITHOUT_OPTION, TrainConfig, flag
 from finetune.registry import TASKS
 
 GROUPS = ("arguments", "data", "model", "task", "training", "options", "output", "run", "encoder")
@@ -160,12 +160,10 @@ def options_of(cls: type[Any], defaults: object | None = None) -> list[Option]:
                 if isinstance(mark, Help):
                     marks[name], groups[name] = mark, mark.group or groups[name]
     options = []
-    unused = cls.unused if issubclass(cls, TrainConfig) else ()
+    unused = {*cls.unused, *WITHOUT_OPTION} if issubclass(cls, TrainConfig) else ()
     fields = (field for field in dataclasses.fields(cls) if field.name not in unused)
     for field in sorted(fields, key=lambda field: -depths[field.name]):
         mark = marks.get(field.name, Help())
-        if not mark.in_command:
-            continue
         set_here = defaults is not None and not mark.positional
         value = vars(defaults)[field.name] if set_here else field.default
         if dataclasses.is_dataclass(types[field.name]):

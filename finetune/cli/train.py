@@ -19,7 +19,7 @@ from finetune.config.expected_scores import require_metric
 from finetune.config.metric_properties import is_overall
 from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, written
-from finetune.config.tasks import CONFIGS, TrainConfig, marks, settings
+from finetune.config.tasks import CONFIGS, WITHOUT_OPTION, TrainConfig, settings
 from finetune.config.values import MOST_RUNS, parse_folds, require_count, shown_value
 from finetune.registry import install_command
 from finetune.runtime.processes import num_processes
@@ -362,11 +362,7 @@ def dry_run(name: str, config: TrainConfig) -> None:
     )
     defaults = settings(type(config)())
     changed = {n: getattr(config, n) for n, v in settings(config).items() if v != defaults[n]}
-    helps = marks(type(config), Help)
-    shown = [
-        written(n, v) if helps.get(n, COMMON).in_command else f"{n}: {v}"
-        for n, v in changed.items()
-    ]
+    shown = [f"{n}: {v}" if n in WITHOUT_OPTION else written(n, v) for n, v in changed.items()]
     show(f"settings: {', '.join(shown) or 'the defaults'}")
     listed = f"finetune {name} --help-all and docs/recipes.md list them"
     show(f"(all others have their defaults: {listed})")

@@ -27,8 +27,6 @@ class Help:
     """Whether the value is written without the name of the option."""
     name: str | None = None
     """The option, if it is not the name of the field."""
-    in_command: bool = True
-    """Whether commands have the option. Recipes, Python and `search --space` set the others."""
 
 
 def argument(metavar: str) -> Help:
@@ -42,8 +40,6 @@ OUTPUT = Help(group="output", common=True)
 """The mark of an option that concerns the output."""
 COMMON = Help(common=True)
 """The mark of an option that many people use."""
-IN_RECIPES = Help(in_command=False)
-"""The mark of a setting that papers report and that few people change."""
 
 
 @dataclass(frozen=True, slots=True)

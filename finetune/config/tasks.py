@@ -32,7 +32,6 @@ from finetune.config.description import ECE_METRICS, HIERARCHY, PROBLEMS, TaskDe
 from finetune.config.options import (
     COMMON,
     FACTOR,
-    IN_RECIPES,
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
@@ -122,9 +121,11 @@ RESOURCES = Affects()
 """Settings of memory, time and files."""
 
 WITHOUT_OPTION = frozenset(
-    "layer_decay adam_beta2 adam_epsilon clip label_smoothing classifier_dropout".split()
+    "head_lr layer_decay adam_beta2 adam_epsilon clip label_smoothing classifier_dropout lora "
+    "freeze".split()
 )
-"""Settings of recipes, Python and searches, which no command has as an option."""
+"""Settings of recipes, Python and searches, which no command has as an option: papers report them,
+and few people change them."""
 
 _NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 """A number in a setting such as `focal:2`."""
@@ -191,10 +192,10 @@ class ModelSettings:
     linear layers (`lora`; needs the extra `peft`), its biases (`bitfit`), none (`head`), or a mask
     that sets weights of its linear layers to 0 (`mask`). All save a complete model; `lora` also
     saves a small `adapter/`."""
-    lora: Annotated[str, Help("RANK[:NAME,…]"), _LORA] = "8"
+    lora: Annotated[str, _LORA] = "8"
     """Rank of the matrices of `--tuning lora`, perhaps with names of the linear layers to adapt
     (`8:query,value`); default: all of the encoder. α equals the rank (Hu et al., 2021)."""
-    freeze: Annotated[str, Help("WHAT"), FREEZE] = "none"
+    freeze: Annotated[str, FREEZE] = "none"
     """Weights to freeze: `none`, `embeddings`, or N (the embeddings and the N lowest layers)."""
     bilstm: Annotated[bool, Affects(weights=True, inherited=False)] = False
     """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
@@ -252,9 +253,9 @@ class TrainingSettings:
     """Peak learning rate of the encoder; default: 2e-5, or 1e-4 for a small encoder (hidden size
     below 512). --tuning multiplies the default: lora by 20, bitfit by 50, head by 100, mask by
     5."""
-    head_lr: Annotated[float | None, IN_RECIPES, POSITIVE, TRAINING_OF_TASK] = None
-    """Peak learning rate of the new head; default: --lr."""
-    layer_decay: Annotated[float, IN_RECIPES, FACTOR, TRAINING] = 1.0
+    head_lr: Annotated[float | None, POSITIVE, TRAINING_OF_TASK] = None
+    """Peak learning rate of the new head; default: --lr, or 10 times --lr for `ner`."""
+    layer_decay: Annotated[float, FACTOR, TRAINING] = 1.0
     """Factor by which the learning rate decreases from each layer to the layer below; 1 means no
     decay, 0.8 to 0.9 is usual."""
     warmup: Annotated[float, NOT_NEGATIVE, TRAINING] = 0.1
@@ -262,11 +263,11 @@ class TrainingSettings:
     follows."""
     weight_decay: Annotated[float, NOT_NEGATIVE, TRAINING] = 0.01
     """Decoupled weight decay of weight matrices; biases and norms have none."""
-    adam_beta2: Annotated[float, IN_RECIPES, SHARE, TRAINING] = 0.999
+    adam_beta2: Annotated[float, SHARE, TRAINING] = 0.999
     """Adam's β2; some papers use 0.98."""
-    adam_epsilon: Annotated[float, IN_RECIPES, POSITIVE, TRAINING] = 1e-8
+    adam_epsilon: Annotated[float, POSITIVE, TRAINING] = 1e-8
     """Adam's ε; some papers use 1e-6."""
-    clip: Annotated[float, IN_RECIPES, NOT_NEGATIVE, TRAINING] = 1.0
+    clip: Annotated[float, NOT_NEGATIVE, TRAINING] = 1.0
     """Norm to which larger gradients are clipped; 0 turns clipping off."""
     seed: Annotated[int, COMMON, SEED, Affects(data=True, weights=True, inherited=False)] = 1
     """Seed of the new head, the data order and dropout."""
@@ -417,10 +418,10 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 "needs validation data: leave it out, or leave out --validation none.",
             )
         if self.tuning != "lora" and self.lora != TrainConfig.lora:
-            raise UserError(f"--lora needs --tuning lora: leave it out, not {self.lora!r}.")
+            raise UserError(f"lora needs --tuning lora: leave it out, not {self.lora!r}.")
         if self.tuning == "head" and self.freeze != "none":
             raise UserError(
-                f"--freeze {self.freeze}: --tuning head freezes the whole encoder: leave it out."
+                f"freeze {self.freeze}: --tuning head freezes the whole encoder: leave it out."
             )
         if self.max_length and self.max_tokens and self.max_length > self.max_tokens:
             raise UserError(
@@ -450,7 +451,7 @@ class LabelConfig(TrainConfig):
     predicted examples (γ is 2 by default), or logit-adjusted cross entropy (`logit-adjusted:TAU`),
     which adds τ (default 1) times the logarithms of the class frequencies to the logits, for
     balanced errors."""
-    label_smoothing: Annotated[float, IN_RECIPES, SHARE] = 0.0
+    label_smoothing: Annotated[float, SHARE] = 0.0
     """Fraction of the gold probability that the loss spreads evenly over all classes, or over yes
     and no of each of several labels (Szegedy et al., 2016); 0.1 is usual."""
     sampling: Annotated[
@@ -503,7 +504,7 @@ class TextConfig(LabelConfig):
     long_text: Literal["truncate", "window"] = "truncate"
     """Treatment of texts over --max-length: `truncate` and count them, or read them in overlapping
     windows and average the scores (`window`)."""
-    classifier_dropout: Annotated[float | None, IN_RECIPES, SHARE] = None
+    classifier_dropout: Annotated[float | None, SHARE] = None
     """Dropout before the classifier; default: the model's, or 0 with --pair-encoder bi or poly."""
     pair_encoder: Literal["cross", "bi", "poly"] = "cross"
     """Encode a pair of texts together (`cross`), or each text alone and compare their vectors
@@ -634,7 +635,7 @@ class ChoiceConfig(TrainConfig):
         example='{"question": "Where does a fish live?", "choices": ["in water", "on the moon"]}',
     )
     data: str = "swag"
-    classifier_dropout: Annotated[float | None, IN_RECIPES, SHARE] = None
+    classifier_dropout: Annotated[float | None, SHARE] = None
     """Dropout before the score of a choice; default: the model's."""
     calibrate: Literal["none", "temperature"] = "none"
     """Calibrate probabilities by temperature scaling on the validation split. Predicted choices do
@@ -649,8 +650,6 @@ class WordConfig(LabelConfig):
     """Context of each sentence from its document: `none`, N subwords on each side, or `doc`, which
     fills both sides evenly up to --max-length. Words of the context are whole, and have no
     prediction and no loss. Sentences over --max-length are read in windows without context."""
-    head_lr: Annotated[float | None, Help()] = None
-    """Peak learning rate of the new head; default: --lr, or 10 times --lr for `ner`."""
 
     def _resolved(self) -> dict[str, Any]:
         return super()._resolved() | {"context": str(self.context)}  # Python may give an int
@@ -805,7 +804,7 @@ class RelationsConfig(WordConfig):
     """Pairs of spans to classify: `all`, or only pairs whose types have a relation in the training
     data (`seen`). The order of the types counts. Types that do not occur in training are paired
     with all types."""
-    classifier_dropout: Annotated[float, IN_RECIPES, SHARE] = 0.1
+    classifier_dropout: Annotated[float, SHARE] = 0.1
     """Dropout before the classifier."""
 
 

@@ -59,7 +59,7 @@ class MaskedLinear(nn.Module):
 
 @contextlib.contextmanager
 def parameter_efficient_tuning(head: Any, config: TrainConfig) -> Iterator[None]:
-    """Freeze weights and add adapters, as ``--freeze`` and ``--tuning`` say, for a ``with`` block.
+    """Freeze weights and add adapters, as ``freeze`` and ``tuning`` say, for a ``with`` block.
 
     At its end the adapters are merged into the weights, and all weights can be trained as before.
     """
@@ -203,7 +203,7 @@ def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
     unknown = [target for target in targets if not any(_ends_with(n, (target,)) for n in names)]
     if unknown or not chosen:
         legal = abbreviated(list(dict.fromkeys(name.rpartition(".")[2] for name in names)), 20)
-        wrong = f"--lora {config.lora}: {unknown[0]}" if unknown else f"--tuning {config.tuning}"
+        wrong = f"lora {config.lora}: {unknown[0]}" if unknown else f"--tuning {config.tuning}"
         raise UserError(
             f"{wrong}: the encoder has no such unfrozen linear layer; its layers are "
             f"{legal or 'none'}."

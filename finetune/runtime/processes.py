@@ -13,7 +13,7 @@ _OFF = ("", "0", "no", "none", "false")
 """Values of a variable of accelerate that leave its setting off."""
 _WHOLE = (
     "each process has the whole model, and gradients are summed as in DDP; to save memory lower "
-    "--max-tokens, or use --precision bf16 or --freeze"
+    "--max-tokens, or use --precision bf16 or --tuning lora"
 )
 UNSUPPORTED: dict[str, tuple[str, str]] = {
     "ACCELERATE_USE_FSDP": ("FSDP", _WHOLE),

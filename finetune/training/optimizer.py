@@ -118,8 +118,8 @@ def parameter_groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:
         group["encoder"] = None if is_separate else group.get("encoder", False) or depth < top
     if not groups:
         raise UserError(
-            f"--tuning {config.tuning} --freeze {config.freeze} leaves no weight to train: choose "
-            "another --tuning, or freeze less."
+            f"--tuning {config.tuning} with freeze {config.freeze} leaves no weight to train: "
+            "choose another --tuning, or freeze less."
         )
     return [{**group, "peak": group["lr"]} for group in groups.values()]
 

@@ -95,12 +95,10 @@ def test_help_of_a_recipe_has_its_values(recipe: Path):
 
 
 def test_a_setting_that_only_the_recipe_makes_legal(calls: list[tuple], recipe: Path):
-    recipe.write_text("task: tag\ntuning: lora\n")
-    assert run("run", recipe, "--lora", "4").code == 0
+    recipe.write_text("task: tag\ntuning: lora\nlora: 4\n")
+    assert run("run", recipe).code == 0
     assert calls[0][2] == TagConfig(tuning="lora", lora="4")
-    assert run("tag", "--lora", "4").err == (
-        "error: --lora needs --tuning lora: leave it out, not '4'.\n"
-    )
+    run("run", recipe, "--tuning", "full").refused("lora needs --tuning lora: leave it out")
 
 
 def test_positionals_and_options_in_any_order():

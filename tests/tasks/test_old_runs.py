@@ -54,7 +54,7 @@ def changed(folder: Path, **changes: Any) -> Path:
     ("settings", "note"),
     [
         ({"warp_speed": 9}, "marked_words, overlap, sparse_embeddings"),
-        ({"freeze": "all"}, "since this version of finetune refuses one: --freeze must be none"),
+        ({"freeze": "all"}, "since this version of finetune refuses one: freeze must be none"),
         ({"tuning": "prefix", "lr": -1.0}, "settings of its training are ignored for prediction"),
     ],
 )

@@ -126,9 +126,9 @@ def test_moments_and_learning_rates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lora": "4"}, "--lora needs --tuning lora"),
+        ({"lora": "4"}, "lora needs --tuning lora"),
         ({"tuning": "head", "freeze": "1"}, "--tuning head freezes the whole encoder"),
-        ({"tuning": "lora", "lora": "8:qery"}, "--lora 8:qery: qery: .*query"),
+        ({"tuning": "lora", "lora": "8:qery"}, "lora 8:qery: qery: .*query"),
         ({"tuning": "lora", "freeze": "3"}, "--tuning lora: the encoder has no such"),
         ({"gradient_checkpointing": True, "model": "squeezebert"}, "none for squeezebert"),
     ],
