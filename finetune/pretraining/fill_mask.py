@@ -134,8 +134,8 @@ class MaskFilling(MaskedTask):
         self, example: TextExample, windows: Sequence[TokenSequence]
     ) -> list[dict[str, list[int]]]:
         mask, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
-        ids = [np.array(window.input_ids) for window in windows]
-        positions = [(of_window == mask_id).nonzero()[0].tolist() for of_window in ids]
+        ids = [window.input_ids for window in windows]
+        positions = [[n for n, id in enumerate(row) if id == mask_id] for row in ids]
         if not any(positions):
             raise UserError(
                 f"{example.where}: {example.text!r:.60} has no {mask}: write it in place of the "
@@ -153,7 +153,8 @@ class MaskFilling(MaskedTask):
         self, example: TextExample, outputs: Sequence[WindowOutput]
     ) -> MaskedPrediction:
         """Name the subwords of all windows in order."""
-        values, decode = joined_values(outputs), self.tokenizer.tokenizer.decode
+        values: Array = np.concatenate([output.values for output in outputs])
+        decode = self.tokenizer.tokenizer.decode
         subwords = tuple(tuple(decode([int(id)]).strip() for id in ids) for ids, _ in values)
         scores = tuple(tuple(map(float, probabilities)) for _, probabilities in values)
         return MaskedPrediction(example.id, subwords, scores, example.text)
@@ -168,9 +169,3 @@ def by_sequence(values: torch.Tensor, batch: Batch) -> list[Array]:
     """Split the values of all targets [M, ...] by sequence."""
     ends = batch.targets["number"].cumsum(0).tolist()
     return np.split(values.numpy(), ends[:-1])
-
-
-def joined_values(outputs: Sequence[WindowOutput]) -> Array:
-    """Concatenate the values of all windows."""
-    values: Array = np.concatenate([output.values for output in outputs])
-    return values

@@ -114,8 +114,7 @@ def _packed(
             parts: Iterable[_Line] = [line] if line.ids else []
             if len(line.ids) > room:
                 counts.cut += 1
-                space = room - size
-                parts = _cut(line, tokenizer, space if space >= room // 4 else room, room)
+                parts = _cut(line, tokenizer, room - size, room)
             for part in parts:
                 if size + len(part.ids) > room:
                     yield _block(block, source, separator, counts)
@@ -135,8 +134,7 @@ def _block(
     ids, starts, lines = array("i"), array("i"), array("i")
     for line in block:
         lines.append(len(starts))
-        before = len(ids)
-        starts.extend([before + start for start in line.starts])
+        starts.extend([len(ids) + start for start in line.starts])
         ids.extend(line.ids)
     counts.sequences += 1
     return TextBlock(
@@ -163,10 +161,10 @@ def _tokenized(
             yield document, [_Line(line, *next(subwords_of_lines)) for line in lines]
 
 
-def _cut(line: _Line, tokenizer: SubwordTokenizer, first: int, room: int) -> Iterator[_Line]:
+def _cut(line: _Line, tokenizer: SubwordTokenizer, space: int, room: int) -> Iterator[_Line]:
     offsets = tokenizer.backend.encode(line.text, add_special_tokens=False).offsets
     bounds = [*line.starts, len(line.ids)]
-    begin, text_begin, limit = 0, 0, first
+    begin, text_begin, limit = 0, 0, space if space >= room // 4 else room
     while begin < len(line.ids):
         end = bounds[bisect_right(bounds, begin + limit) - 1]
         if end <= begin:  # the word begins a sequence, and is cut if it is over the limit
@@ -211,10 +209,10 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
         splits[split] = sequences.replace("key", repeat(None, len(sequences)))
         if split == "train":
             frequency = counts.frequency.tolist()
-            chosen, sampled = _resampled(sequences, config.alpha)
-            notes += sampled
-            if chosen is not None:
-                splits[split] = splits[split].take(chosen).renumbered()
+            if sampled := [*_resampled(sequences, config.alpha)]:
+                chosen, notes_of_sources = zip(*sampled, strict=True)
+                splits[split] = splits[split].take(np.concatenate(chosen)).renumbered()
+                notes += notes_of_sources
     packed = replace(data, splits=splits)
     return Prepared(packed, {"notes": notes, "frequency": frequency}, data.is_large)
 
@@ -245,23 +243,18 @@ def read_running_documents(config: Any, source: Any) -> Dataset:
     return replace(data.with_splits(splits), notes=[], label_order=())
 
 
-def _resampled(sequences: Examples, alpha: float) -> tuple[Array | None, list[str]]:
+def _resampled(sequences: Examples, alpha: float) -> Iterator[tuple[Array, str]]:
     # Equation 11.7: sequences of small sources are repeated, and no sequence is left out.
     numbers: dict[Any, int] = {}
     keys = (numbers.setdefault(key, len(numbers)) for key in sequences.column("key"))
     source = np.fromiter(keys, np.int32)
     if len(numbers) == 1:
-        return None, []
+        return
     sizes = np.bincount(source).tolist()
     proportions = sampling_probabilities(sizes, alpha)
     total = max(size / share for size, share in zip(sizes, proportions, strict=True))
-    chosen: list[Array] = []
-    notes = []
     for (name, index), size, share in zip(numbers.items(), sizes, proportions, strict=True):
         number = max(size, round(share * total))
-        chosen.append(np.resize((source == index).nonzero()[0], number))
-        notes.append(
-            f"{name}: {quantity(size, 'sequence')}, {share:.1%} of an epoch "
-            f"({number / size:.1f} times each)"
-        )
-    return np.concatenate(chosen), notes
+        times = f"{share:.1%} of an epoch ({number / size:.1f} times each)"
+        rows = np.resize((source == index).nonzero()[0], number)
+        yield rows, f"{name}: {quantity(size, 'sequence')}, {times}"

@@ -21,8 +21,6 @@ from finetune.types import UserError, quantity
 
 TRIES = 50
 """Draws of a line of another document that fits, before any of another document is taken."""
-PACKED = "text", "starts", "lines", "document"
-"""The targets that describe a packed sequence."""
 PAIRS = 1
 """The first stream of random numbers for pairs; masks have stream 0."""
 
@@ -43,14 +41,18 @@ class _Part(NamedTuple):
 
 
 class _PackedLines:
-    """The lines of all packed sequences, from their targets: ``text`` without special tokens, the
-    first subword of each of its words, then their number (``starts``), and the first word of each
-    of its ``lines``. Only the lines of a step are read."""
+    """The lines of all packed sequences, whose targets are the first word of each of their
+    ``lines``, then the number of words, and the number of their ``document``. Only the lines of a
+    step are read."""
 
     def __init__(self, sequences: FlatSequences) -> None:
         assert sequences.targets is not None
-        self.text, self.starts, self.lines, document = (sequences.targets[name] for name in PACKED)
-        self.document = document.values
+        self.ids, self.words, self.lines = (
+            sequences.ids,
+            sequences.words,
+            sequences.targets["lines"],
+        )
+        self.document = sequences.targets["document"].values
 
     def num_lines(self, sequence: int) -> int:
         return int(self.lines.offsets[sequence + 1] - self.lines.offsets[sequence]) - 1
@@ -58,10 +60,10 @@ class _PackedLines:
     def part(self, sequence: int, first: int, last: int) -> _Part:
         line = int(self.lines.offsets[sequence])
         begin, end = (int(self.lines.values[line + number]) for number in (first, last))
-        offset = int(self.starts.offsets[sequence])
-        starts = self.starts.values[offset + begin : offset + end + 1].astype(np.int64)
-        offset = int(self.text.offsets[sequence])
-        ids = self.text.values[offset + starts[0] : offset + starts[-1]]
+        offset = int(self.words.offsets[sequence])
+        starts = self.words.values[offset + begin : offset + end + 1].astype(np.int64)
+        offset = int(self.ids.offsets[sequence])
+        ids = self.ids.values[offset + starts[0] : offset + starts[-1]]
         return _Part(ids, starts - starts[0])
 
     def lines_from(self, sequence: int, line: int) -> Iterator[_Part]:
@@ -86,19 +88,19 @@ def sentence_pairs(
     transformers.
 
     Args:
-        packed: All packed sequences of a split.
+        packed: All packed sequences of a split, with the targets ``lines``, the first word of each
+            line, then the number of words, and ``document``.
         rows: The sequences to pair.
         template: The special tokens around and between two texts.
         max_length: The longest pair in tokens, with special tokens.
         seed: The seed of an epoch; None makes the pairs of scores.
         epoch: The number of the epoch.
     """
-    lines, chosen = _PackedLines(packed), packed.take(rows)
-    assert chosen.targets is not None
+    lines, examples = _PackedLines(packed), packed.example[rows]
     ids, words, token_type_ids, labels = [], [], [], []
     prefix, middle, suffix = template.prefix, template.middle, template.suffix
     room = max_length - template.num_special  # of both texts
-    for row, example in zip(rows.tolist(), chosen.example.tolist(), strict=True):
+    for row, example in zip(rows.tolist(), examples.tolist(), strict=True):
         generator = keyed_generator(seed, epoch, example, PAIRS + 1)
         chosen_half = keyed_generator(seed, epoch, example, PAIRS).random() < 0.5
         adjacent = chosen_half and lines.num_lines(row) > 1
@@ -109,14 +111,13 @@ def sentence_pairs(
         token_type_ids.append(np.arange(len(ids[-1])) >= begin)
         starts = [first.starts + len(prefix), second.starts + begin]
         words.append(np.concatenate(starts))  # the tokens between the texts are a word
-    targets = {name: chosen.targets[name] for name in PACKED} | {"next": Ragged.of(labels)}
     return FlatSequences(
         Ragged.of([array.astype(np.int64) for array in ids]),
         np.concatenate(token_type_ids).astype(np.uint8),
         Ragged.of(words),
-        chosen.example,
-        chosen.window,
-        targets,
+        examples,
+        packed.window[rows],
+        {"next": Ragged.of(labels)},
     )
 
 

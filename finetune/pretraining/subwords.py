@@ -26,14 +26,9 @@ def _with_items(tables: Tables) -> Tables:
     return replace(tables, items=Items.of(example, *sides))
 
 
-def _subword_losses(tables: Tables) -> np.ndarray:
+def _losses(tables: Tables, name: str = "losses") -> np.ndarray:
     # The sum and number of each sequence [N, 2].
-    losses = [prediction.losses for prediction in tables.predictions]
-    return np.array([(math.fsum(loss), len(loss)) for loss in losses], dtype=float)
-
-
-def _boundary_losses(tables: Tables) -> np.ndarray:
-    losses = [prediction.boundary_losses or () for prediction in tables.predictions]
+    losses = [getattr(prediction, name) or () for prediction in tables.predictions]
     return np.array([(math.fsum(loss), len(loss)) for loss in losses], dtype=float)
 
 
@@ -69,10 +64,10 @@ SUBWORDS = PredictionType(
     wording=Wording("subwords", "sequence"),
     metrics={
         "mlm_accuracy": Metric(lambda tables: item_counts(tables)[:, ::2], mean),
-        "mlm_loss": Metric(_subword_losses, mean),
-        "perplexity": Metric(_subword_losses, lambda sums: np.exp(mean(sums))),
+        "mlm_loss": Metric(_losses, mean),
+        "perplexity": Metric(_losses, lambda sums: np.exp(mean(sums))),
         "sbo_loss": Metric(
-            _boundary_losses,
+            lambda tables: _losses(tables, "boundary_losses"),
             mean,
             lambda tables: any(p.boundary_losses for p in tables.predictions),
         ),

@@ -23,16 +23,10 @@ from finetune.models.warm_start import LANGUAGE_MODELS
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
 from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.fill_mask import (
-    MaskedTask,
-    PretrainingState,
-    begins_of,
-    by_sequence,
-    joined_values,
-)
+from finetune.pretraining.fill_mask import MaskedTask, PretrainingState, begins_of, by_sequence
 from finetune.pretraining.model import MOST_TARGETS, require_next_sentence
 from finetune.pretraining.packing import large_documents, packed_documents
-from finetune.pretraining.sentence_pairs import PACKED, pair_notes, sentence_pairs
+from finetune.pretraining.sentence_pairs import pair_notes, sentence_pairs
 from finetune.tasks.base import ENCODE_CHUNK, Gather, Task, encode_all
 from finetune.tasks.definition import load_tokenizer, sequence_limit, starting_config
 from finetune.types import (
@@ -86,12 +80,42 @@ class PretrainingTask(MaskedTask):
             return encoded
         return replace(encoded, sequences=self._masking_of_scores.apply(encoded.sequences))
 
+    def encode(
+        self, examples: Sequence[Any], gather: Gather = encode_all, *, for_training: bool = False
+    ) -> EncodedExamples:
+        """Encode packed sequences; without ``for_training`` pair and mask them for scores.
+
+        The second text of a pair may be of any example.
+        """
+        if for_training or not self.state.config.nsp:
+            return super().encode(examples, gather, for_training=for_training)
+        masking = self._masking_of_scores
+        packed = super().encode(examples, for_training=True)
+
+        def masked(start: int) -> EncodedExamples:
+            rows = np.arange(start, min(start + ENCODE_CHUNK, len(examples)))
+            masked_pairs = masking.apply(self._pairs(packed.sequences, rows))
+            return EncodedExamples(
+                masked_pairs, np.arange(len(rows) + 1), 0 if start else packed.num_cut
+            )
+
+        encoded = gather(masked, range(0, len(examples), ENCODE_CHUNK))
+        return replace(encoded, notes=packed.notes)
+
     def sequences_of_epoch(
         self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
     ) -> FlatSequences:
-        """Mask the sequences for an epoch."""
-        plain = super().sequences_of_epoch(sequences, seed, epoch, rows)
+        """Mask the sequences for an epoch, or pairs of them."""
+        if self.state.config.nsp:
+            rows = np.arange(len(sequences)) if rows is None else rows
+            plain = self._pairs(sequences, rows, seed, epoch)
+        else:
+            plain = super().sequences_of_epoch(sequences, seed, epoch, rows)
         return self._masking.apply(plain, seed, epoch)
+
+    def _pairs(self, packed: FlatSequences, rows: Array, *seed_and_epoch: int) -> FlatSequences:
+        template, max_length = self.tokenizer.pair, self.state.max_length
+        return sentence_pairs(packed, rows, template, max_length, *seed_and_epoch)
 
     def added_ids(self) -> Sequence[int]:
         """All ids: any subword can be drawn as a random one."""
@@ -113,14 +137,12 @@ class PretrainingTask(MaskedTask):
         for example in examples:
             ids, starts, lines = (memoryview(raw).cast("i").tolist() for raw in example.subwords)
             words = [before + start for start in [*starts, len(ids)]]
-            target = self._packed_targets(example, ids, [*starts, len(ids)], lines)
-            rows.append(
-                [TokenSequence(example.id, *self.tokenizer.build(ids), words, target=target)]
-            )
+            sequence = TokenSequence(example.id, *self.tokenizer.build(ids), words)
+            if self.state.config.nsp:
+                target = {"lines": [*lines, len(starts)], "document": [example.document]}
+                sequence = replace(sequence, target=target)
+            rows.append([sequence])
         return rows, 0
-
-    def _packed_targets(self, example: TextBlock, *parts: list[int]) -> Any:
-        return None
 
     def _targets(self, sequences: FlatSequences) -> dict[str, Tensor]:
         targets = super()._targets(sequences)
@@ -167,7 +189,8 @@ class PretrainingTask(MaskedTask):
         self, example: TextExample, outputs: Sequence[WindowOutput]
     ) -> MaskedPrediction:
         """Name the subwords of all targets in order."""
-        values, names = joined_values(outputs), self.tokenizer.tokenizer.convert_ids_to_tokens
+        values: Array = np.concatenate([output.values for output in outputs])
+        names = self.tokenizer.tokenizer.convert_ids_to_tokens
         best, token = values[:, 1:3].T.astype(np.int64)
         further: dict[str, Any] = {}
         if self.state.config.boundary:
@@ -182,50 +205,6 @@ class PretrainingTask(MaskedTask):
             losses=tuple(values[:, 0].tolist()),
             **further,
         )
-
-
-@dataclass(eq=False)
-class PairedTask(PretrainingTask):
-    """Pretraining on pairs of texts, for next sentence prediction."""
-
-    def _pairs(self, packed: FlatSequences, rows: Array, *seed_and_epoch: int) -> FlatSequences:
-        template, max_length = self.tokenizer.pair, self.state.max_length
-        return sentence_pairs(packed, rows, template, max_length, *seed_and_epoch)
-
-    def encode(
-        self, examples: Sequence[Any], gather: Gather = encode_all, *, for_training: bool = False
-    ) -> EncodedExamples:
-        """Encode packed sequences; without ``for_training`` make and mask the pairs of scores.
-
-        The second text of a pair may be of any example.
-        """
-        if for_training:
-            return super().encode(examples, gather, for_training=True)
-        masking = self._masking_of_scores
-        packed = super().encode(examples, for_training=True)
-
-        def masked(start: int) -> EncodedExamples:
-            rows = np.arange(start, min(start + ENCODE_CHUNK, len(examples)))
-            masked_pairs = masking.apply(self._pairs(packed.sequences, rows))
-            return EncodedExamples(
-                masked_pairs, np.arange(len(rows) + 1), 0 if start else packed.num_cut
-            )
-
-        encoded = gather(masked, range(0, len(examples), ENCODE_CHUNK))
-        return replace(encoded, notes=packed.notes)
-
-    def sequences_of_epoch(
-        self, sequences: FlatSequences, seed: int, epoch: int, rows: Array | None = None
-    ) -> FlatSequences:
-        """Pair and mask the sequences for an epoch."""
-        rows = np.arange(len(sequences)) if rows is None else rows
-        pairs = self._pairs(sequences, rows, seed, epoch)
-        return self._masking.apply(pairs, seed, epoch)
-
-    def _packed_targets(self, example: TextBlock, *parts: list[int]) -> Any:
-        ids, starts, lines = parts
-        values = ids, starts, [*lines, len(starts) - 1], [example.document]
-        return dict(zip(PACKED, values, strict=True))
 
 
 def load_packed(task: type[Task], config: Any, data: Any = None) -> tuple[Task, Dataset]:
@@ -259,5 +238,4 @@ def load_packed(task: type[Task], config: Any, data: Any = None) -> tuple[Task, 
     if config.nsp:
         packed = replace(packed, notes=[*packed.notes, *pair_notes(packed)])
     frequency = np.array(derived["frequency"], np.int64)
-    make_task = PairedTask if config.nsp else PretrainingTask
-    return make_task(state, tokenizer, warm_start, _frequency=frequency), packed
+    return PretrainingTask(state, tokenizer, warm_start, _frequency=frequency), packed
