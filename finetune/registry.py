@@ -101,9 +101,9 @@ TASKS = {
     ),
     "pretrain": TaskPaths(
         "finetune.pretraining.settings:PretrainConfig",
-        "finetune.pretraining.fill_mask:MaskFilling",
+        "finetune.pretraining.task:MaskFilling",
         "masked language modeling on your own text",
-        "finetune.pretraining.task:load_packed",
+        "finetune.pretraining.packing:load_packed",
     ),
 }
 """The tasks. Each is also a command, which trains it."""

@@ -71,10 +71,6 @@ class BlockAnalysis(NamedTuple):
     """Largest difference between the block's output and the sum of contributions and constant."""
 
 
-Recorded = tuple[Tensor, Tensor]
-"""Attention weights [A, T, T] and values [A, T, D] of one layer."""
-
-
 def reason_without_norms(encoder: Encoder) -> str:
     """The reason why the attention of an encoder cannot be analyzed; empty if it can."""
     model_type = encoder.model.config.model_type
@@ -102,9 +98,9 @@ def analyze_attention(encoder: Encoder, batch: Batch) -> list[BlockAnalysis]:
     encoder.check_batch(batch)
     model: Any = encoder.model
     modules = BLOCKS[model.config.model_type]
+    recorded: list[tuple[Tensor, Tensor]] = []  # weights [A, T, T] and values [A, T, D]
     projected: list[tuple[nn.Linear, Tensor]] = []
-    normalized: list[tuple[nn.Module, Tensor, Tensor]] = []
-    recorded: list[Recorded] = []
+    normalized: list[tuple[Any, Tensor, Tensor]] = []
     with contextlib.ExitStack() as hooks:
         for name, module in model.named_modules():
             if not name.endswith(f".{modules.output}"):
@@ -117,40 +113,32 @@ def analyze_attention(encoder: Encoder, batch: Batch) -> list[BlockAnalysis]:
                 hooks.callback(hooked.register_forward_hook(hook).remove)
         with packed_attention(model.config, _NAME):
             model(**encoder.packed_inputs(batch), record=recorded)
-    layers = zip(recorded, projected, normalized, strict=True)
-    return [_analyze_block(modules.after, *layer) for layer in layers]
-
-
-def _analyze_block(
-    norm_after: bool,
-    recorded: Recorded,
-    projection: tuple[nn.Linear, Tensor],
-    norm: tuple[Any, Tensor, Tensor],
-) -> BlockAnalysis:
-    weights, values = recorded
-    linear, attended = projection
-    layer_norm, total, after_norm = norm  # total [T, H]: residual input plus attention
-    num_heads, num_tokens, size = values.shape
-    by_head = linear.weight.unflatten(1, (num_heads, size))  # [H, A, D]
-    mapped = torch.einsum("ajd,had->ajh", values, by_head)
-    parts = torch.einsum("aij,ajh->ijh", weights, mapped)
-    tokens = torch.arange(num_tokens, device=parts.device)
-    parts[tokens, tokens] += total - attended  # the residual input
-    constant = torch.zeros_like(total[0]) if linear.bias is None else linear.bias
-    output = total
-    if norm_after:
-        variance, _ = torch.var_mean(total, dim=-1, correction=0)
-        scale = layer_norm.weight / (variance + layer_norm.eps).sqrt()[:, None]  # [T, H]
-        parts = (parts - parts.mean(-1, keepdim=True)) * scale[:, None]
-        constant = (constant - constant.mean()) * scale
-        if layer_norm.bias is not None:
-            constant = constant + layer_norm.bias
-        output = after_norm
-    from_others = (parts.sum(1) - parts[tokens, tokens]).norm(dim=-1)
-    from_itself = parts[tokens, tokens].norm(dim=-1)
-    mixing = from_others / (from_others + from_itself).clamp_min(torch.finfo(parts.dtype).tiny)
-    error = float((parts.sum(1) + constant - output).abs().max())
-    return BlockAnalysis(weights.mean(0), parts.norm(dim=-1), mixing, error)
+    blocks = []
+    for attention, projection, normalization in zip(recorded, projected, normalized, strict=True):
+        (weights, values), (linear, attended) = attention, projection
+        norm, total, after_norm = normalization  # total [T, H]: residual input plus attention
+        num_heads, num_tokens, size = values.shape
+        by_head = linear.weight.unflatten(1, (num_heads, size))  # [H, A, D]
+        mapped = torch.einsum("ajd,had->ajh", values, by_head)
+        parts = torch.einsum("aij,ajh->ijh", weights, mapped)
+        tokens = torch.arange(num_tokens, device=parts.device)
+        parts[tokens, tokens] += total - attended  # the residual input
+        constant = torch.zeros_like(total[0]) if linear.bias is None else linear.bias
+        output = total
+        if modules.after:
+            variance, _ = torch.var_mean(total, dim=-1, correction=0)
+            scale = norm.weight / (variance + norm.eps).sqrt()[:, None]  # [T, H]
+            parts = (parts - parts.mean(-1, keepdim=True)) * scale[:, None]
+            constant = (constant - constant.mean()) * scale
+            if norm.bias is not None:
+                constant = constant + norm.bias
+            output = after_norm
+        sums, diagonal = parts.sum(1), parts[tokens, tokens]
+        from_others, from_itself = (sums - diagonal).norm(dim=-1), diagonal.norm(dim=-1)
+        mixing = from_others / (from_others + from_itself).clamp_min(torch.finfo(parts.dtype).tiny)
+        error = float((sums + constant - output).abs().max())
+        blocks.append(BlockAnalysis(weights.mean(0), parts.norm(dim=-1), mixing, error))
+    return blocks
 
 
 def _attend_and_record(
@@ -159,10 +147,10 @@ def _attend_and_record(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    dropout: float = 0.0,
+    *,
+    record: list[tuple[Tensor, Tensor]],
     scaling: float | None = None,
     sliding_window: int | None = None,
-    record: list[Recorded] | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     times = query.shape[1] // key.shape[1]
@@ -174,8 +162,7 @@ def _attend_and_record(
         far = (position[:, None] - position).abs() >= sliding_window
         scores = scores.masked_fill(far, -torch.inf)
     weights = scores.softmax(-1)
-    if record is not None:
-        record.append((weights[0], value[0]))
+    record.append((weights[0], value[0]))
     return (weights @ value).transpose(1, 2), None
 
 

@@ -12,22 +12,28 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from finetune.config.tasks import column_map
-from finetune.data import Dataset, read_text, with_held_out_splits
+from finetune.data import Dataset, with_held_out_splits
 from finetune.data.examples import Examples, collected
-from finetune.data.preparation import Inputs, Prepared, inputs_of
-from finetune.data.running_text import read_running_text, text_sources
+from finetune.data.preparation import Inputs, Prepared, inputs_of, limited
+from finetune.data.running_text import text_sources
 from finetune.data.sources import PartOf, content_of, resolve
 from finetune.data.splitting import sampling_probabilities
+from finetune.models.warm_start import LANGUAGE_MODELS
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.model import require_next_sentence
+from finetune.pretraining.sentence_pairs import pair_notes
 from finetune.pretraining.settings import PretrainConfig
+from finetune.pretraining.task import PretrainingState, PretrainingTask
+from finetune.tasks.base import Task
+from finetune.tasks.definition import load_tokenizer, sequence_limit, starting_config
 from finetune.types import TextBlock, TextExample, UserError, quantity
 
 Packing = Literal["doc-sentences", "full-sentences"]
@@ -181,11 +187,10 @@ def large_documents(
     config: PretrainConfig, data: Any, tokenizer: SubwordTokenizer, longest: int
 ) -> Inputs | None:
     """List the files of large running text, with everything that their sequences depend on."""
-    part = data if isinstance(data, PartOf) else PartOf(config.data if data is None else data)
-    spec = part.spec
-    if not isinstance(spec, str | Path) or not str(spec).strip():
+    part = data if isinstance(data, PartOf) else PartOf(data)
+    if not isinstance(part.spec, str | Path) or not str(part.spec).strip():
         return None
-    sources = text_sources(str(spec), config.encoding)
+    sources = text_sources(str(part.spec), config.encoding)
     contents = [
         content_of(resolve(source.hub)) if source.hub else source.files for source in sources
     ]
@@ -196,7 +201,7 @@ def large_documents(
 def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longest: int) -> Prepared:
     """Read the documents and pack them into sequences of at most ``longest`` tokens."""
     if not isinstance(data, Dataset):
-        data = read_running_documents(config, config.data if data is None else data)
+        data = PretrainingTask.read(config, data)
     if "train" not in data.splits:
         raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
     data = with_held_out_splits(data, config, HELD_OUT_SHARE)
@@ -217,32 +222,6 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
     return Prepared(packed, {"notes": notes, "frequency": frequency}, data.is_large)
 
 
-def read_running_documents(config: Any, source: Any) -> Dataset:
-    """Read the documents of running text. Each text of data in memory is a document.
-
-    All documents are read, because ``--limit`` counts sequences.
-    """
-    part = source if isinstance(source, PartOf) else PartOf(source)
-    spec, without_test = part.spec, part.without_test
-    if isinstance(spec, str | Path):
-        if not str(spec).strip():
-            raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
-        return read_running_text(
-            str(spec), columns=config.columns, encoding=config.encoding, without_test=without_test
-        )
-    columns, pair = column_map(config.columns), False if config.columns else None
-    data = read_text(PartOf(spec, without_test), columns=columns, pair=pair)
-    splits = {
-        split: collected(
-            replace(row, text=text, pair=None, label=None)
-            for row in rows
-            if (text := "\n".join(filter(str.strip, "\n".join(row.texts()).split("\n"))))
-        )
-        for split, rows in data.splits.items()
-    }
-    return replace(data.with_splits(splits), notes=[], label_order=())
-
-
 def _resampled(sequences: Examples, alpha: float) -> Iterator[tuple[Array, str]]:
     # Equation 11.7: sequences of small sources are repeated, and no sequence is left out.
     numbers: dict[Any, int] = {}
@@ -258,3 +237,39 @@ def _resampled(sequences: Examples, alpha: float) -> Iterator[tuple[Array, str]]
         times = f"{share:.1%} of an epoch ({number / size:.1f} times each)"
         rows = np.resize((source == index).nonzero()[0], number)
         yield rows, f"{name}: {quantity(size, 'sequence')}, {times}"
+
+
+def load_packed(task: type[Task], config: Any, data: Any = None) -> tuple[Task, Dataset]:
+    """Load the tokenizer, read the documents, and pack their lines into sequences."""
+    if config.config is not None:
+        if config.tokenizer is None and config.config == "small":
+            raise UserError(
+                "--config small: name a tokenizer with --tokenizer, such as a folder that finetune "
+                "vocabulary wrote, or a model such as minilm."
+            )
+        warm_start = None
+        tokenizer = SubwordTokenizer.saved(config.tokenizer or str(config.config))
+    else:
+        warm_start, tokenizer = load_tokenizer(config, task, ())
+    encoder = starting_config(config, warm_start)
+    if config.nsp:
+        require_next_sentence(str(config.config or config.model or config.init_from), encoder)
+    limit = sequence_limit(config, tokenizer, warm_start)
+    longest = limit  # of a packed sequence alone
+    if config.nsp:
+        longest -= tokenizer.pair.num_special - tokenizer.single.num_special
+    data = config.data if data is None else data
+    make = partial(packed_documents, config, data, tokenizer, longest)
+    inputs = large_documents(config, data, tokenizer, longest)
+    packed, derived, _ = inputs.prepared(make) if inputs else make()
+    fields = PretrainingTask.derive(config, packed)
+    state = PretrainingState(config=config, max_length=limit, **fields)
+    notes, names = packed.notes, encoder.architectures or ()
+    if not warm_start and names and not any(name.endswith(LANGUAGE_MODELS) for name in names):
+        notes = [*notes, f"{names[0]} has no masked language model: its head is new"]
+    notes = [*notes, *derived["notes"]]
+    packed = limited(replace(packed, notes=notes), config)
+    if config.nsp:
+        packed = replace(packed, notes=[*packed.notes, *pair_notes(packed)])
+    frequency = np.array(derived["frequency"], np.int64)
+    return PretrainingTask(state, tokenizer, warm_start, _frequency=frequency), packed

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.fill_mask import MaskFilling
 from finetune.pretraining.packing import pack_documents
+from finetune.pretraining.task import MaskFilling
 from finetune.types import TextExample
 from tests import fixtures as fx
 from tests import tiny
