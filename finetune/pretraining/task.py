@@ -85,7 +85,7 @@ class MaskedTask(Task):
         if isinstance(spec, str | Path):
             if not str(spec).strip():
                 raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
-            options = {"columns": config.columns, "encoding": config.encoding}
+            options: dict[str, Any] = {"columns": config.columns, "encoding": config.encoding}
             return read_running_text(str(spec), **options, without_test=without_test)
         columns, pair = column_map(config.columns), False if config.columns else None
         data = read_text(PartOf(spec, without_test), columns=columns, pair=pair)
