@@ -109,9 +109,9 @@ def _explanations(folder: Path, examples: Sequence[Any]) -> list[Any]:
 
 def print_analysis(analysis: Analysis) -> None:
     """Print scores, tables and calibration."""
-    from finetune.evaluation.decisions.abstaining import abstained_note
     from finetune.evaluation.error_analysis import count_categories
-    from finetune.evaluation.prediction_types.labels import metric_title, unpredicted_note
+    from finetune.evaluation.prediction_types.labels import metric_title
+    from finetune.evaluation.predictions import notes_on
     from finetune.reporting.analysis import analysis_tables
 
     aligned = analysis.aligned
@@ -121,8 +121,8 @@ def print_analysis(analysis: Analysis) -> None:
     overall = {name: value for name, value in analysis.scores.items() if ":" not in name}
     titles = {metric_title(name, analysis.run.positive): value for name, value in overall.items()}
     show("  ".join(f"{title} {shown_value(value)}" for title, value in titles.items()))
-    notes = aligned.positive_note, unpredicted_note(analysis.run), abstained_note(analysis.run)
-    for note in filter(None, notes):
+    notes = notes_on(analysis.run, Path(analysis.predictions).parent)
+    for note in filter(None, [aligned.positive_note, *notes]):
         show(note)
     for name, table in analysis_tables(analysis).items():
         if name == "scores":

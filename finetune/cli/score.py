@@ -57,10 +57,8 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
             self._score(predictions, data)
 
     def _score(self, predictions: Path, gold: str | None) -> None:
-        from finetune.evaluation.decisions.abstaining import abstained_note
         from finetune.evaluation.metrics import score
-        from finetune.evaluation.prediction_types.labels import unpredicted_note
-        from finetune.evaluation.predictions import align_runs, unknown_note
+        from finetune.evaluation.predictions import align_runs, notes_on
 
         aligned = align_runs([predictions], self.gold_source(gold))
         (tables,) = aligned.runs
@@ -74,7 +72,5 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
         number = aligned.num_without_gold
         without = f"Not scored: {quantity(number, 'row')} of {aligned.gold} without gold."
         notes = [by_position if unsure else "", without if number else "", aligned.positive_note]
-        notes += [unknown_note(tables, predictions.parent), unpredicted_note(tables)]
-        notes.append(abstained_note(tables))
-        for note in filter(None, notes):
+        for note in filter(None, [*notes, *notes_on(tables, predictions.parent)]):
             show(note, error=True)

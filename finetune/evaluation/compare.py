@@ -13,10 +13,8 @@ from finetune.config.metric_properties import properties_of
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.evaluation.custom_metrics import load_metric
-from finetune.evaluation.decisions.abstaining import abstained_note
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
-from finetune.evaluation.prediction_types.labels import unpredicted_note
-from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs, unknown_note
+from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs, notes_on
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, find_system, read_summary
 from finetune.evaluation.significance import (
@@ -131,9 +129,8 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
     for system in files:
         of_system = dict[str, None]()
         for file, tables in zip(system, runs, strict=False):
-            note = unpredicted_note(tables) or abstained_note(tables)
-            of_system |= dict.fromkeys((unknown_note(tables, file.parent), note))
-        notes.append(" ".join(filter(None, of_system)))
+            of_system |= dict.fromkeys(notes_on(tables, file.parent))
+        notes.append(" ".join(of_system))
     return Counted(
         files=files,
         counts=[[next(remaining) for _ in system] for system in files],

@@ -32,11 +32,12 @@ from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data, read
 from finetune.data.json_files import parse_json, read_object
 from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation.decisions import Costs, Decisions
+from finetune.evaluation.decisions.abstaining import abstained_note
 from finetune.evaluation.decisions.costs import with_costs
 from finetune.evaluation.items import PredictionType, Tables, wrong_value
 from finetune.evaluation.metrics import name_of
-from finetune.evaluation.prediction_types import KEYS, METRICS_OF_VECTORS, TYPES
-from finetune.evaluation.prediction_types.labels import unify
+from finetune.evaluation.prediction_types import KEYS, METRICS_OF_VECTORS, TYPES, key_of_row
+from finetune.evaluation.prediction_types.labels import unify, unpredicted_note
 from finetune.evaluation.prediction_types.spans import (
     ONE_TAG_EACH,
     SPANS,
@@ -94,9 +95,9 @@ class Rows:
     ids_from: str
 
     @classmethod
-    def of(cls, name: str, type: PredictionType, rows: Sequence[Any], keys: Sequence[Any]) -> Rows:
+    def of(cls, name: str, type: PredictionType, rows: Sequence[Any]) -> Rows:
         """Check that all rows or none have an id: a key that is not None or empty."""
-        ids = [None if key is None or key == "" else str(key) for key in keys]
+        ids = [None if row.key is None or row.key == "" else str(row.key) for row in rows]
         if (number := ids.count(None)) == len(ids):
             return cls(name, type, rows, None, name)
         if number:
@@ -243,12 +244,13 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
             "has a text for the id of each question: write other predictions as JSON Lines, with "
             "an object in each line."
         )
-    rows = [Row({"answer": answer}, f"{name}: {id}") for id, answer in content.items()]
-    return Rows.of(name, TYPES[KEYS["answer"]], rows, [*content])
+    answers = content.items()
+    rows = [Row({"id": id, "answer": answer}, f"{name}: {id}") for id, answer in answers]
+    return Rows.of(name, TYPES[KEYS["answer"]], rows)
 
 
 def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
-    rows, keys, ids = list[Row](), set[str](), list[Any]()
+    rows, keys = list[Row](), set[str]()
     for number, line, _ in lines:
         where = f"{name}:{number}"
         row = parse_json(line, where, ": was the file cut?")
@@ -260,8 +262,7 @@ def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
             if not conforms(value, _TYPES[key]):
                 raise wrong_value(where, key, description(_TYPES[key]), value)
         rows.append(Row(row, where))
-        ids.append(row.get("id"))
-        keys.add(next(filter(row.__contains__, KEYS), ""))
+        keys.add(key_of_row(row))
     if not rows:
         raise _nothing_in(name)
     if len(keys) > 1 or "" in keys:
@@ -269,7 +270,7 @@ def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
             f"{name}: each line must have `label`, or each must have `tags`, or each `spans`, "
             "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
         )
-    return Rows.of(name, TYPES[KEYS[keys.pop()]], rows, ids)
+    return Rows.of(name, TYPES[KEYS[keys.pop()]], rows)
 
 
 def _nothing_in(name: str) -> DataError:
@@ -282,11 +283,8 @@ def _read_columns(name: str, file: DataFile) -> Rows:
     sentences = list(read_token_file(file, columns=columns))
     if not sentences:
         raise _nothing_in(name)
-    rows = [
-        Row({"words": [*sentence.words], "tags": list(sentence.tags or ())}, sentence.where)
-        for sentence in sentences
-    ]
-    return Rows.of(name, TAGS, rows, [sentence.key for sentence in sentences])
+    values = [{"id": e.key, "words": [*e.words], "tags": [*(e.tags or ())]} for e in sentences]
+    return Rows.of(name, TAGS, [Row(v, e.where) for v, e in zip(values, sentences, strict=True)])
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
@@ -356,14 +354,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     type = files[0].type
     if other := next((file for file in files if file.type is not type), None):
         raise _other_type(files[0], other, other.type)
-    gold = vocabulary = None
-    if source.gold is not None or source.train is not None:
-        files, gold, vocabulary = _with_source(files, source, paths[0].parent)
-        type = files[0].type
-    if gold is None:
-        gold = _shared_gold(files, source)
-        if vocabulary is None and type.in_words:
-            vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
+    files, gold, vocabulary = _with_gold(files, source, paths[0].parent)
+    type = files[0].type
     golds = map(type.gold, gold.rows) if type.wording.without_gold else ()  # else all have gold
     num_without = list(golds).count(None)
     with_ids = [file for file in files if file.ids is not None]
@@ -397,8 +389,16 @@ def _saved_model(run: Path) -> Mapping[str, Any]:
     return read_object(path, types) if path.is_file() else {}
 
 
-def unknown_note(tables: Tables, run: Path) -> str:
-    """Say which classes of gold are not among the labels of the model of a run."""
+def notes_on(tables: Tables, run: Path) -> list[str]:
+    """Say what explains the scores of a run in a folder.
+
+    Its model lacks labels of gold, or predicts none of them, or it abstained.
+    """
+    notes = [unpredicted_note(tables) or _unknown_note(tables, run), abstained_note(tables)]
+    return [note for note in notes if note]
+
+
+def _unknown_note(tables: Tables, run: Path) -> str:
     names, classes = {*_saved_model(run).get("labels", ())}, tables.type.classes
     if classes is None or not names:
         return ""
@@ -412,36 +412,34 @@ def unknown_note(tables: Tables, run: Path) -> str:
     return f"Gold has {classes.column}s that the model lacks and always misses: {listed}."
 
 
-def _with_source(
+def _with_gold(
     files: list[Rows], source: GoldSource, run: Path
-) -> tuple[list[Rows], Rows | None, TrainingVocabulary | None]:
-    gold, vocabulary = _read_source(source, files[0].type, run)
-    if files[0].type is not TAGS or gold is None or source.gold == "-":
-        return files, gold, vocabulary
-    if any(example.tags is None for example in gold.rows):
-        nested, of_nested = _read_source(source, SPANS, run)
-        if nested is not None and any(e.tags is None and e.spans for e in nested.rows):
-            return list(map(_with_spelled_spans, files)), nested, of_nested
-    return files, gold, vocabulary
+) -> tuple[list[Rows], Rows, TrainingVocabulary | None]:
+    type, vocabulary = files[0].type, None
 
+    def read(file: str, type: PredictionType) -> list[Any]:
+        usual = column_map(_saved_model(run).get("config", {}).get("columns") or ())
+        options = {"columns": source.columns, "usual_columns": usual, "encoding": source.encoding}
+        return list(type.read_gold(file, **options))
 
-def _read_source(
-    source: GoldSource, type: PredictionType, run: Path
-) -> tuple[Rows | None, TrainingVocabulary | None]:
-    gold = vocabulary = None
-    usual = column_map(_saved_model(run).get("config", {}).get("columns") or ())
-    reading: dict[str, Any] = {"usual_columns": usual, "encoding": source.encoding}
-    if source.gold is not None:
-        examples = list(type.read_gold(source.gold, columns=source.columns, **reading))
-        gold = Rows.of(source.gold, type, examples, [example.key for example in examples])
+    if source.gold is None:
+        gold = _shared_gold(files, source)
+        if source.train is None and type.in_words:
+            vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
+    else:
+        examples = read(source.gold, type)
+        if type is TAGS and source.gold != "-" and any(e.tags is None for e in examples):
+            nested = read(source.gold, SPANS)
+            if any(example.tags is None and example.spans for example in nested):
+                files, examples, type = list(map(_with_spelled_spans, files)), nested, SPANS
+        gold = Rows.of(source.gold, type, examples)
     if source.train is not None:
         if not (type.in_words and type.classes and type.classes.confusions):
             raise UserError(
                 f"--train {source.train}: it does not apply to {type.name}: leave it out."
             )
-        examples = list(type.read_gold(source.train, columns=source.columns, **reading))
-        vocabulary = TrainingVocabulary.of(examples)
-    return gold, vocabulary
+        vocabulary = TrainingVocabulary.of(read(source.train, type))
+    return files, gold, vocabulary
 
 
 def _with_spelled_spans(file: Rows) -> Rows:

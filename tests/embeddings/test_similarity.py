@@ -151,7 +151,7 @@ def test_command(tmp_path: Path) -> None:
     assert (raw["vectors"], z["vectors"]) == ("raw", "standardized")
     assert f"{z['spearman']:.4f}" in outcome.out
     scored = run("score", out, data, "--columns", "label=label", "--json").ok()
-    assert json.loads(scored.out)["spearman"] == pytest.approx(z["spearman"])
+    assert json.loads(scored.out)["spearman_all"] == pytest.approx(z["spearman"])
     assert "mse" not in json.loads(scored.out), "cosines are no estimates of the gold"
 
 

@@ -94,7 +94,7 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     if not isinstance(prediction, MaskedPrediction):
         assert type.gold(read) == type.gold(example) and read.inputs == example.inputs
     if prediction != TextPrediction(0, None):
-        file = Rows.of("p.jsonl", type, [Row(row, "p.jsonl:1")], [row["id"]])
+        file = Rows.of("p.jsonl", type, [Row(row, "p.jsonl:1")])
         tables = join(file, replace(file, rows=[read]))
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)

@@ -18,7 +18,7 @@ from finetune.evaluation.decisions.label_thresholds import LabelProbabilities
 from finetune.evaluation.decisions.sets import table_of_sets
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
-from finetune.evaluation.predictions import GoldSource, align_runs, to_row, unknown_note
+from finetune.evaluation.predictions import GoldSource, align_runs, notes_on, to_row
 from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction, UserError
 from tests.command import run
 from tests.runs import score_predictions
@@ -79,6 +79,12 @@ def test_whole_numbers_are_classes_as_in_training(tmp_path: Path, answers: tuple
 )
 def test_measures(tmp_path: Path, gold: tuple, answers: tuple):
     assert scored(tmp_path, labels(*answers), texts(*gold))["pearson"] > 0.8
+
+
+def test_cosines_have_the_names_of_a_sentence_run(tmp_path: Path):
+    answers = [{"label": value, "similarity": "cosine"} for value in (0.1, 0.2, 0.3)]
+    scores = scored(tmp_path, answers, texts(1.5, 2.5, 4.5))
+    assert {*scores} == {"spearman_all", "pearson_all"}
 
 
 @pytest.mark.parametrize("column, form", [("1.5 2 3", "mse"), ("1 2 3", "accuracy")])
@@ -151,6 +157,7 @@ def tagged(*tags: list[str]) -> list[dict]:
         ["B-PER", "I-PER", "O", "B-LOC"],
         ["B-PER", "E-PER", "O", "S-LOC"],  # BIOES against BIO
         ["B-PER", "L-PER", "O", "U-LOC"],
+        ["I-PER", "I-PER", "O", "I-LOC"],  # IO, as of `tag --scheme IO`
     ],
 )
 def test_schemes_of_other_systems(tmp_path: Path, answer: list[str]):
@@ -160,10 +167,10 @@ def test_schemes_of_other_systems(tmp_path: Path, answer: list[str]):
 
 def test_ill_formed_predictions_stay_ill_formed(tmp_path: Path):
     """A lone I- is a span for conlleval and none for the strict count: not taken for IOB1."""
-    answers = [{"tags": ["I-PER", "I-PER", "O", "I-LOC"]}]
+    answers = [{"tags": ["I-PER", "I-PER", "O", "B-LOC"]}]
     scores = scored(tmp_path, answers, tagged(["B-PER", "I-PER", "O", "B-LOC"]))
-    assert (scores["span_f1_conll"], scores["span_f1_strict"]) == (1.0, 0.0)
-    assert scores["tag_accuracy"] == 0.5
+    assert (scores["span_f1_conll"], scores["span_f1_strict"]) == (1.0, pytest.approx(2 / 3))
+    assert scores["tag_accuracy"] == 0.75
 
 
 # --- spans -----------------------------------------------------------------------------------
@@ -357,7 +364,8 @@ def test_a_part_of_a_name_is_no_label_of_the_model(
     (tmp_path / "best" / "finetune.json").write_text(json.dumps(saved))
     scheme = {"schemes": ("BIO", "BIO")} if type == "tags" else {}
     tables = TYPES[type].of_values(gold, gold, labels=labels, **scheme)
-    assert re.fullmatch(rf"Gold has {unknown} \(1\)\.", unknown_note(tables, tmp_path))
+    (note,) = notes_on(tables, tmp_path)
+    assert re.fullmatch(rf"Gold has {unknown} \(1\)\.", note)
 
 
 def test_every_line_needs_its_gold(tmp_path: Path):
@@ -469,8 +477,11 @@ def test_the_output_names_alignment_by_position(tmp_path: Path):
     write_jsonl(answers, with_ids(labels(*"bbca"), KEYS))
     assert "q3" in run(*report, "json").out
     write_jsonl(answers, with_ids(labels(*"xxyx"), KEYS))
+    saved = {"labels": ["x", "y"], "config": {}, "extra": {}}  # of the model beside the file
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "finetune.json").write_text(json.dumps(saved))
     never = "No gold label is ever predicted: gold has a, b, c; predicted are x, y."
-    assert never in run("score", answers, gold).err
+    assert run("score", answers, gold).err == f"{never}\n", "and no second note"
 
 
 # --- Streams are read once -----------------------------------------------------------------------

@@ -518,16 +518,19 @@ def _as_numbers(tables: Tables) -> Tables:
                 f"{name} value {index} is {side[index]}: only finite numbers have a score"
             )
     gold, predicted = (side.tolist() for side in sides)
-    category = "error"
+    category, further = "error", dict[str, Metric]()
     if not _on_scale_of_gold(tables):  # their ranks are compared, as fractions
         category = "difference of ranks"
+        for name, metric in NUMBER.metrics.items():
+            if metric.weighted:  # cosines are reported by the names that `sentence` gives them
+                further[name] = replace(metric, reported=name.endswith("_all"))
         weights = np.ones((1, len(gold)))
         sides = [weighted_ranks(side, weights)[0] / len(gold) for side in sides]
     deviation = np.abs(sides[0] - sides[1])
     nothing = np.zeros(len(gold), bool)  # no number is exactly right
     columns = {"deviation": deviation, "category": np.full(len(gold), category, object)}
     items = Items.of(range(len(gold)), gold, predicted, credit=nothing, **columns)
-    return replace(tables, gold=gold, predicted=predicted, items=items)
+    return replace(tables, gold=gold, predicted=predicted, items=items, further_metrics=further)
 
 
 NUMBER = PredictionType(

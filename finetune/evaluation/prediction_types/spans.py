@@ -399,8 +399,8 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
 def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
     """Find the scheme of predicted tags, next to gold of a ``scheme``."""
     detected = detect_scheme(predicted)
-    if detected in ("IO", "IOB1") and scheme not in ("IO", "IOB1"):
-        detected = "BIO"  # a few ill-formed tags do not make another scheme
+    if detected == "IOB1" and scheme not in ("IO", "IOB1"):
+        detected = "BIO"  # a few ill-formed tags beside others do not make another scheme
     return detected
 
 
