@@ -10,7 +10,6 @@ Shapes: N texts, C classes.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from finetune.data.labels import canonical_names
 from finetune.evaluation.predictions import align_runs
 from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import require_replaceable, write_text
+from finetune.runtime.row_files import json_line
 from finetune.types import TextExample, UserError, quantity
 
 if TYPE_CHECKING:
@@ -41,63 +41,26 @@ class Decisions(NamedTuple):
     """The probability of each class [N, C]."""
 
 
-class OutOfFold(NamedTuple):
-    """The texts of all folds, with their labels and predictions.
+def decisions_of(
+    examples: Sequence[TextExample], names: Sequence[str], probabilities: np.ndarray
+) -> list[Decisions]:
+    """Compare the labels of texts with the probability of each of the ``names`` [N, C].
 
     Each of several labels is a decision between two classes: the text has it, or not.
     """
-
-    examples: Sequence[TextExample]
-    decisions: Sequence[Decisions]
-
-    @classmethod
-    def of(
-        cls, examples: Sequence[TextExample], names: Sequence[str], probabilities: np.ndarray
-    ) -> OutOfFold:
-        """Compare the labels of texts with the probability of each of the ``names`` [N, C]."""
-        labels: list[Any] = [example.label for example in examples]
-        if not isinstance(labels[0], tuple):
-            numbers = np.array([names.index(str(label)) for label in labels])
-            return cls(examples, [Decisions(names, numbers, probabilities)])
-        has_name = np.array([[name in label for name in names] for label in labels]).T
-        return cls(
-            examples,
-            [
-                Decisions((f"not {name}", name), has.astype(int), np.stack([1 - p, p], 1))
-                for name, has, p in zip(names, has_name, probabilities.T, strict=True)
-            ],
-        )
-
-    @property
-    def is_multi_label(self) -> bool:
-        """Whether a text has several labels."""
-        return isinstance(self.examples[0].label, tuple)
+    labels: list[Any] = [example.label for example in examples]
+    if not isinstance(labels[0], tuple):
+        numbers = np.array([names.index(str(label)) for label in labels])
+        return [Decisions(names, numbers, probabilities)]
+    has_name = np.array([[name in label for name in names] for label in labels]).T
+    return [
+        Decisions((f"not {name}", name), has.astype(int), np.stack([1 - p, p], 1))
+        for name, has, p in zip(names, has_name, probabilities.T, strict=True)
+    ]
 
 
-class LabelIssue(NamedTuple):
-    """A label that is probably wrong, the label that the model suggests, and the probability of
-    both."""
-
-    example: TextExample
-    given: str
-    suggested: str
-    confidence: float
-    given_confidence: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values."""
-        return {
-            "where": self.example.where,
-            "given": self.given,
-            "suggested": self.suggested,
-            "confidence": round(self.confidence, 6),
-            "given_confidence": round(self.given_confidence, 6),
-            "text": self.example.line(),
-        }
-
-
-def read_folds(folder: Path) -> OutOfFold:
-    """Read the test predictions of each fold of a folder of `--folds`, of the first repeat.
+def read_folds(folder: Path) -> tuple[list[TextExample], list[Decisions]]:
+    """Read the texts of each fold of a folder of `--folds`, of the first repeat, and predictions.
 
     Raises:
         UserError: A fold has no finished model, or the predictions have no probabilities of labels.
@@ -132,22 +95,31 @@ def read_folds(folder: Path) -> OutOfFold:
     # labels as the data spell them, where predictions have the usual names of NLI labels
     names = {example.label for example in examples if isinstance(example.label, str)}
     spelled = {standard: name for name, standard in canonical_names(names).items()}
-    return OutOfFold.of(examples, [spelled.get(name, name) for name in scores[0]], rows)
+    return examples, decisions_of(examples, [spelled.get(name, name) for name in scores[0]], rows)
 
 
-def find_label_issues(folds: OutOfFold) -> list[LabelIssue]:
-    """Rank the labels that are probably wrong by the difference of both probabilities.
+def find_label_issues(
+    examples: Sequence[TextExample], decisions: Sequence[Decisions]
+) -> list[dict[str, Any]]:
+    """List the labels that are probably wrong, as JSON values.
 
-    A label is an issue if the most likely of the ``confident_classes`` is more likely than it.
+    A label is an issue if the most likely of the ``confident_classes`` is more likely than it. The
+    issue with the largest difference of both probabilities is first.
     """
     issues = []
-    for classes, labels, probabilities in folds.decisions:
+    for classes, labels, probabilities in decisions:
         better = confident_classes(probabilities, labels)
         for i in np.flatnonzero((better >= 0) & (better != labels)).tolist():
-            names = classes[labels[i]], classes[better[i]]
-            scores = float(probabilities[i, better[i]]), float(probabilities[i, labels[i]])
-            issues.append(LabelIssue(folds.examples[i], *names, *scores))
-    return sorted(issues, key=lambda issue: issue.given_confidence - issue.confidence)
+            issue = {
+                "where": examples[i].where,
+                "given": classes[labels[i]],
+                "suggested": classes[better[i]],
+                "confidence": float(probabilities[i, better[i]]),
+                "given_confidence": float(probabilities[i, labels[i]]),
+                "text": examples[i].line(),
+            }
+            issues.append(issue)
+    return sorted(issues, key=lambda issue: issue["given_confidence"] - issue["confidence"])
 
 
 def confident_classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -198,29 +170,29 @@ def find_label_errors(command: Check) -> bool:
     if command.out is not None:
         check_output(command.out, suffixes=(".jsonl", ""))
         require_replaceable(Path(command.out), '{"where": ')
-    folds = read_folds(Path(command.source or ""))
-    number = len(folds.examples) * len(folds.decisions)
-    right = [of.probabilities.argmax(1) == of.labels for of in folds.decisions]
-    accuracy = float(np.mean(right))
-    frequencies = [np.bincount(of.labels) for of in folds.decisions]
+    examples, decisions = read_folds(Path(command.source or ""))
+    number = len(examples) * len(decisions)
+    accuracy = float(np.mean([of.probabilities.argmax(1) == of.labels for of in decisions]))
+    frequencies = [np.bincount(of.labels) for of in decisions]
     baseline = sum(int(counts.max()) for counts in frequencies) / number
+    has_one_label = not isinstance(examples[0].label, tuple)
+    classes, labels, probabilities = decisions[0]
     rule = "always deciding for the majority"
-    if not folds.is_multi_label:
-        rule = f"always predicting {folds.decisions[0].classes[int(frequencies[0].argmax())]!r}"
+    if has_one_label:
+        rule = f"always predicting {classes[int(frequencies[0].argmax())]!r}"
     score = f"cross-fitted accuracy {accuracy:.4f} ({rule}: {baseline:.4f})"
     if accuracy <= baseline:
         raise UserError(
             f"--label-errors: the models learned nothing, {score}, so their label issues would be "
             "chance: train the folds with more --epochs, or with another --model."
         )
-    issues = find_label_issues(folds)
+    issues = find_label_issues(examples, decisions)
     num_issues = quantity(len(issues), "label issue")
     show(f"{num_issues} among the {quantity(number, 'label')} of the training data")
     show(score)
     if accuracy - baseline < 2 * math.sqrt(accuracy * (1 - accuracy) / number):
         show("warning: this is hardly better than chance, and so are the label issues", error=True)
-    if not folds.is_multi_label:
-        classes, labels, probabilities = folds.decisions[0]
+    if has_one_label:
         joint = confident_joint(probabilities, labels)
         show(f"estimated fraction of wrong labels: {100 * (1 - np.trace(joint)):.1f} %")
         errors = [(i, j) for i, j in np.argwhere(joint).tolist() if i != j]
@@ -229,12 +201,13 @@ def find_label_errors(command: Check) -> bool:
             show(f"  labeled {classes[i]}, probably {classes[j]}: about {expected:,.0f}")
     for issue in issues[: command.examples]:
         show(
-            f"{issue.example.where}  {issue.given} -> {issue.suggested} "
-            f"({issue.confidence:.3f} against {issue.given_confidence:.3f})\n"
-            f"    {issue.example.line():.200}"
+            "{where}  {given} -> {suggested} ({confidence:.3f} against {given_confidence:.3f})\n"
+            "    {text:.200}".format(**issue)
         )
     if command.out is not None:
-        rows = (json.dumps(issue.to_dict(), ensure_ascii=False) + "\n" for issue in issues)
-        write_text(Path(command.out), "".join(rows), follow=True)
+        for issue in issues:
+            for name in ("confidence", "given_confidence"):
+                issue[name] = round(issue[name], 6)
+        write_text(Path(command.out), "".join(f"{json_line(row)}\n" for row in issues), follow=True)
         show(f"all label issues, the most probable first: {command.out}")
     return bool(issues)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from finetune.annotation.label_errors import (
-    OutOfFold,
     confident_joint,
+    decisions_of,
     find_label_issues,
     read_folds,
 )
@@ -20,9 +20,9 @@ from tests.small_data import write_jsonl
 def issues_of(probabilities: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
     """The index of each text whose label is probably wrong, and the suggested class."""
     names = [str(number) for number in range(probabilities.shape[1])]
-    examples = [TextExample(i, "", label=names[label]) for i, label in enumerate(labels)]
-    issues = find_label_issues(OutOfFold.of(examples, names, probabilities))
-    return [(issue.example.id, int(issue.suggested)) for issue in issues]
+    examples = [TextExample(i, str(i), label=names[label]) for i, label in enumerate(labels)]
+    issues = find_label_issues(examples, decisions_of(examples, names, probabilities))
+    return [(int(issue["text"]), int(issue["suggested"])) for issue in issues]
 
 
 def test_by_hand():
@@ -33,8 +33,8 @@ def test_by_hand():
         TextExample(i, f"text {i}", "pair", label, where=f"a.jsonl:{i + 1}")
         for i, label in enumerate(labels)
     ]
-    issues = find_label_issues(OutOfFold.of(examples, ["no", "yes"], probabilities))
-    assert [issue.to_dict() for issue in issues] == [
+    issues = find_label_issues(examples, decisions_of(examples, ["no", "yes"], probabilities))
+    assert issues == [
         {
             "where": "a.jsonl:3",
             "given": "no",
@@ -54,8 +54,8 @@ def test_by_hand():
 def test_each_of_several_labels():
     examples = [TextExample(i, str(i), label=("a",) if i < 3 else ()) for i in range(6)]
     probabilities = np.array([[0.9], [0.8], [0.1], [0.1], [0.2], [0.95]])
-    issues = find_label_issues(OutOfFold.of(examples, ["a"], probabilities))
-    rows = [(issue.example.text, issue.given, issue.suggested) for issue in issues]
+    issues = find_label_issues(examples, decisions_of(examples, ["a"], probabilities))
+    rows = [(issue["text"], issue["given"], issue["suggested"]) for issue in issues]
     assert rows == [("5", "not a", "a"), ("2", "a", "not a")]
 
 
@@ -69,8 +69,7 @@ def test_labels_are_spelled_as_in_the_data(tmp_path: Path):
         write_jsonl(fold / "predictions.test.jsonl", [row])
         for file in ("metrics.json", "environment.json", "README.md"):
             (fold / file).write_text("{}")
-    folds = read_folds(tmp_path)
-    (decisions,) = folds.decisions
+    _, (decisions,) = read_folds(tmp_path)
     assert decisions.classes == [*names] and decisions.labels.tolist() == [0, 1]
     assert decisions.probabilities.tolist() == [[0.2, 0.8]] * 2
 
