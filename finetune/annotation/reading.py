@@ -91,10 +91,9 @@ def read_annotations(
     of_words = roles.keys() & {"words", "tags", "spans"}
     read = _of_words if of_words or ("label" not in roles and _hold_words(rows)) else _of_texts
     annotations = read(table, kept, roles, list(skipped))
-    minimal = label_studio.ANNOTATION in table.header
-    if minimal and read is _of_texts and table.read["label"] is None:
+    if read is _of_texts and all(row.example.label is None for row in annotations.rows):
         annotations.notes.append(
-            "no column is known to hold the results of Label Studio: read as texts without gold; "
+            "no row is known to have labels or spans: read as texts without gold; "
             "name their column with --columns label=NAME or spans=NAME"
         )
     return annotations

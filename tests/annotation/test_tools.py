@@ -91,6 +91,7 @@ def test_results_of_label_studio_in_a_column_of_any_name(tmp_path):
     assert "name their column with --columns label=NAME" in topics.notes[0]
     named = read_annotations(str(tmp_path / "a.json"), columns={"label": "topic"})
     assert (labels_of(named), named.rows[0].others) == (["runs"], {"annotation_id": 1})
+    assert read(tmp_path, [task(1), task(2)]).notes == topics.notes, "nothing is annotated"
 
 
 @pytest.mark.parametrize("direction", ["right", "left"])
