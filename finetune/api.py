@@ -205,7 +205,11 @@ def _config(
     named = {"data": IN_MEMORY if in_memory else data and str(data), **settings}
     named = {name: value for name, value in named.items() if value is not None}
     if isinstance(task, TrainConfig):
-        name, config_class, defaults = _name_of(task), type(task), type(task)()
+        names = {config_class: name for name, config_class in CONFIGS.items()}
+        if type(task) not in names:
+            classes = ", ".join(f"finetune.{config_class.__name__}" for config_class in names)
+            raise UserError(f"{type(task).__name__} has no task: use {classes}.")
+        name, config_class, defaults = names[type(task)], type(task), type(task)()
         values = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
         changed = {k: v for k, v in values.items() if v != getattr(defaults, k)}
     else:
@@ -241,14 +245,6 @@ def _config_class(task: Any) -> type[TrainConfig]:
         hint = did_you_mean(task, CONFIGS)
         raise UserError(f"unknown task {task!r}.{hint} Tasks are {', '.join(CONFIGS)}.")
     return CONFIGS[task]
-
-
-def _name_of(config: TrainConfig) -> str:
-    for name, config_class in CONFIGS.items():
-        if config_class is type(config):
-            return name
-    classes = ", ".join(f"finetune.{config_class.__name__}" for config_class in CONFIGS.values())
-    raise UserError(f"{type(config).__name__} has no task: use {classes}.")
 
 
 def _call(function: str, task: str, settings: Mapping[str, Any]) -> str:

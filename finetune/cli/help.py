@@ -90,11 +90,6 @@ class Option(NamedTuple):
     mark: Help
 
     @property
-    def common(self) -> bool:
-        """True if `--help` lists the option where the command has many."""
-        return self.mark.common
-
-    @property
     def switch(self) -> bool:
         """True for an option whose value may be left out, such as `--resume [auto]`."""
         return bool in get_args(self.type) and NoneType not in get_args(self.type)
@@ -237,7 +232,7 @@ def command_help(name: str, cls: type[Any], defaults: object | None, *, everythi
     """
     options = options_of(cls, defaults)
     all_fit = everything or sum(not option.positional for option in options) <= MOST_OPTIONS
-    shown = [o for o in options if all_fit or o.common or o.required or o.positional]
+    shown = [o for o in options if all_fit or o.mark.common or o.required or o.positional]
     needed = [option.spelling for option in options if option.positional]
     needed += [o.spelling for o in options if o.required and not o.positional]
     width = min(_WIDTH, max(60, shutil.get_terminal_size((_WIDTH, 24)).columns))

@@ -345,21 +345,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return ScheduleDefaults()
 
     @property
-    def lora_rank(self) -> int:
-        """The rank of the matrices of `--tuning lora`."""
-        return int(self.lora.partition(":")[0])
-
-    @property
-    def lora_targets(self) -> tuple[str, ...]:
-        """The names of the linear layers that `--tuning lora` adapts; empty for all."""
-        return tuple(filter(None, self.lora.partition(":")[2].split(",")))
-
-    @property
-    def validation_share(self) -> float | None:
-        """The share of train that --validation holds out; None for the default."""
-        return None if self.validation in ("auto", "none") else float(self.validation)
-
-    @property
     def replayed(self) -> tuple[str, float] | None:
         """The run whose data are mixed in, and the number of its examples for each new one."""
         return None
@@ -373,12 +358,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
     def lr_factor(self) -> float:
         """Default learning rate in multiples of the usual one of fine-tuning."""
         return 1.0
-
-    @property
-    def is_calibrated(self) -> bool:
-        """True if --calibrate fits values of the model on the validation split."""
-        calibrate: str = vars(self).get("calibrate", "none")
-        return calibrate != "none"
 
     def _resolved(self) -> dict[str, Any]:
         hints = setting_types(type(self)).items()

@@ -60,7 +60,8 @@ def with_held_out_splits(
     """Hold a validation split out of train, as the settings say."""
     if config.validation == "none":
         return dataset
-    return hold_out(dataset, config.validation_share, default)
+    share = None if config.validation == "auto" else float(config.validation)
+    return hold_out(dataset, share, default)
 
 
 @without_garbage_collection()

@@ -180,7 +180,7 @@ def _add_adapters(head: Any, config: TrainConfig) -> None:
     except ImportError as error:
         raise UserError(f"--tuning lora needs peft: {install_command('peft')}.") from error
     trained_weights = [weight for weight in head.parameters() if weight.requires_grad]
-    rank = config.lora_rank
+    rank = int(config.lora.partition(":")[0])
     lora = LoraConfig(r=rank, lora_alpha=rank, target_modules=names)
     inject_adapter_in_model(lora, head.encoder.model)
     del head.encoder.model.peft_config
@@ -198,7 +198,7 @@ def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
         and module.weight.requires_grad
         and not head.is_head(f"{name}.weight")
     ]
-    targets = config.lora_targets
+    targets = tuple(filter(None, config.lora.partition(":")[2].split(",")))
     chosen = [name for name in names if not targets or _ends_with(name, targets)]
     unknown = [target for target in targets if not any(_ends_with(n, (target,)) for n in names)]
     if unknown or not chosen:

@@ -10,7 +10,7 @@ import contextlib
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -123,34 +123,16 @@ def _cell(value: Any) -> Any:
     return value
 
 
-class _Header:
-    """The cells of rows in the columns of the first one."""
-
-    def __init__(self) -> None:
-        self.columns: list[str] = []
-
-    def rows(self, row: JsonRow) -> Iterator[Sequence[Any]]:
-        flat = dict(row)
-        scores = flat.get("scores")
-        if isinstance(scores, dict):
-            del flat["scores"]
-            flat |= {f"score:{name}": value for name, value in scores.items()}
-        first = not self.columns
-        cells = self.cells(flat)
-        if first:
-            yield self.columns
-        yield list(cells.values())
-
-    def cells(self, row: JsonRow) -> dict[str, Any]:
-        self.columns = self.columns or list(row)
-        header = {*self.columns}
-        if unknown := [n for n, value in row.items() if value is not None and n not in header]:
-            raise UserError(
-                f"row {row.get('id')}: the column {unknown[0]!r} is not in the first row, so "
-                f"not in the header of the table ({abbreviated(self.columns)}): write JSON Lines "
-                "(.jsonl)."
-            )
-        return {name: row.get(name) for name in self.columns}
+def _cells(row: JsonRow, header: dict[str, None]) -> dict[str, Any]:
+    # of the columns of the first row
+    header |= {} if header else dict.fromkeys(row)
+    if unknown := [n for n, value in row.items() if value is not None and n not in header]:
+        raise UserError(
+            f"row {row.get('id')}: the column {unknown[0]!r} is not in the first row, so "
+            f"not in the header of the table ({abbreviated(header)}): write JSON Lines "
+            "(.jsonl)."
+        )
+    return {name: row.get(name) for name in header}
 
 
 @contextlib.contextmanager
@@ -173,10 +155,17 @@ def _json_list(file: IO[str], _: str) -> Iterator[Write]:
 
 @contextlib.contextmanager
 def _csv(file: IO[str], separator: str) -> Iterator[Write]:
-    header = _Header()
-    yield lambda row: file.writelines(
-        f"{csv_line(cells, separator)}\n" for cells in header.rows(row)
-    )
+    header: dict[str, None] = {}
+
+    def write(row: JsonRow) -> None:
+        flat = dict(row)
+        if isinstance(flat.get("scores"), dict):
+            flat |= {f"score:{name}": value for name, value in flat.pop("scores").items()}
+        if not header:
+            file.write(f"{csv_line(flat, separator)}\n")
+        file.write(f"{csv_line(_cells(flat, header).values(), separator)}\n")
+
+    yield write
 
 
 @contextlib.contextmanager
@@ -185,7 +174,7 @@ def _parquet(file: IO[bytes], _: str) -> Iterator[Write]:
     from pyarrow import parquet
 
     rows: list[JsonRow] = []
-    header, text = _Header(), pyarrow.string()
+    header, text = dict[str, None](), pyarrow.string()
     with contextlib.ExitStack() as stack:
         writer: Any = None
 
@@ -212,7 +201,7 @@ def _parquet(file: IO[bytes], _: str) -> Iterator[Write]:
             rows.clear()
 
         def write(row: JsonRow) -> None:
-            rows.append(header.cells(row))
+            rows.append(_cells(row, header))
             if len(rows) == GROUP:
                 flush()
 

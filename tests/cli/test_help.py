@@ -34,7 +34,7 @@ def test_help_is_complete(command: str, monkeypatch: pytest.MonkeyPatch):
         assert option.group in GROUPS, option
         assert " | " not in option.text, "it would end the cell of a table of the site"
         assert f"{option.spelling} {option.text}" in whole
-        if option.common or option.required:
+        if option.mark.common or option.required:
             assert f"{option.spelling} {first_sentence(option.text)}" in short
     left_out = sum(f" {option.spelling} " not in short for option in options)
     assert not left_out or f"--help-all shows the other {left_out} option" in short
