@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -133,28 +134,24 @@ def _attention(
         return {"reason": reason, "mixing": [], "num_sentences": 0, "sentences": []}
     tokenizer = embedder.tokenizer
 
-    def tokenized(texts: Iterable[str]) -> list[tuple[str, TokenSequence]]:
-        texts = list(texts)
-        subwords = tokenizer.text_subwords(texts)
-        return [
-            (t, TokenSequence(0, *tokenizer.build(i))) for t, i in zip(texts, subwords, strict=True)
-        ]
+    def tokenized(texts: Sequence[str]) -> list[TokenSequence]:
+        return [TokenSequence(0, *tokenizer.build(ids)) for ids in tokenizer.text_subwords(texts)]
 
     def blocks(sequence: TokenSequence) -> list[BlockAnalysis]:
         batch = batch_to_device(pack([sequence]), embedder.device)
         return analyze_attention(embedder.encoder, batch)
 
-    chosen = tokenized(sentences)
+    chosen = [*zip(sentences, tokenized(sentences), strict=True)]
     for text, sequence in chosen:
         if (size := len(sequence.input_ids)) > MOST_TOKENS:
             raise UserError(
                 f"--sentence {text!r:.40}: {size} tokens are too many to show: write a sentence of "
                 f"at most {MOST_TOKENS}."
             )
-    candidates = tokenized(text for text in lines if len(text) <= 10 * MOST_TOKENS)
-    short = [(t, s) for t, s in candidates if 3 <= len(s.input_ids) <= MOST_TOKENS]
+    candidates = tokenized([text for text in lines if len(text) <= 10 * MOST_TOKENS])
+    short = [s for s in candidates if 3 <= len(s.input_ids) <= MOST_TOKENS]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
-    mixing = [[float(block.mixing.mean()) for block in blocks(s)] for _, s in short]
+    mixing = [[float(block.mixing.mean()) for block in blocks(s)] for s in short]
     analyzed: list[dict[str, Any]] = []
     for text, sequence in chosen:
         tokens = [tokenizer.tokenizer.decode([id]) for id in sequence.input_ids]
@@ -168,7 +165,6 @@ def _attention(
 
 def _page(figures: dict[str, Any], model: str, data: str) -> str:
     raw, attention = figures["raw"], figures["attention"]
-
     lines: dict[str, dict[str, Points]] = {
         "Expected cosine of two words": {
             name: [(row["layer"], row["expected_cosine"]) for row in figures[name]]
@@ -194,10 +190,8 @@ def _page(figures: dict[str, Any], model: str, data: str) -> str:
     sections = [Section("Layers", [LAYERS_NOTE, note], charts, [table])]
     for sentence in attention["sentences"]:
         tokens, num_layers, tables = sentence["tokens"], len(sentence["norms"]), []
-        for caption, name in (
-            ("Lengths of contributions", "norms"),
-            ("Attention weights", "weights"),
-        ):
+        captions = {"norms": "Lengths of contributions", "weights": "Attention weights"}
+        for name, caption in captions.items():
             for layer in sorted({1, (num_layers + 1) // 2, num_layers}):
                 rows = [
                     [token, *(value / (sum(row) or 1.0) for value in row)]
@@ -233,11 +227,12 @@ def _layer_table(figures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
 def print_geometry(command: Geometry) -> None:
     """Measure the encoder of the command, write its files, and print a table of the layers."""
     sources = text_sources(command.data, command.encoding)
+    lines = chain.from_iterable(source.lines() for source in sources)
     options: dict[str, Any] = {"layers": "all", "unit": "word", "combine": "none"}
     options |= command.encoder.keywords()
     figures = measure_geometry(
         Embedder(command.model, **options),
-        (line for source in sources for line in source.lines()),
+        lines,
         most=command.texts,
         sentences=command.sentence,
         seed=command.seed,

@@ -31,9 +31,16 @@ from finetune.cli.output import (
     write_run,
 )
 from finetune.data.json_files import read_object
-from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
+from finetune.embeddings.sense_data import (
+    DATA_FILES,
+    Inventory,
+    marked_sentence,
+    pos_of,
+    read_inventory,
+    read_sense_file,
+    read_senses,
+)
 from finetune.embeddings.vectors import Array, unit_vectors
-from finetune.embeddings.wordnet import DATA_FILES, Inventory, pos_of, read_inventory
 from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder
 from finetune.runtime.files import replace_folder, write_text

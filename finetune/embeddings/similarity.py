@@ -1,13 +1,18 @@
 """`finetune similarity`: pairs, their cosines, and the correlation with gold judgments.
 
-The pairs are of texts, of words in context, or of single words, which are read alone.
+The pairs are of texts, of words in context, or of single words, which are read alone. Do two uses
+of a word have the same sense (Pilehvar & Camacho-Collados 2019, "WiC: the Word-in-Context dataset
+for evaluating context-sensitive meaning representations")? A threshold on their cosine is chosen on
+training pairs; cosines of other models, layers or normalizations do not compare with it.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,31 +20,26 @@ import numpy as np
 from finetune.cli.output import open_rows, print_tables, show
 from finetune.data import texts
 from finetune.data.dataset import DataError
-from finetune.data.files import UTF_8, ReadOptions
+from finetune.data.files import UTF_8, ReadOptions, Row
 from finetune.data.labels import MISSING_NUMBER
 from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.sources import open_splits
-from finetune.data.tables import check_columns, open_text_table
+from finetune.data.tables import check_columns, open_text_table, whole_number
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.vectors import Array, Standardizer, unit_vectors
-from finetune.embeddings.words_in_context import (
-    TARGET_ROLES,
-    Characters,
-    best_threshold,
-    label_name,
-    word_locator,
-)
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.significance import count_metric, estimate
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
-from finetune.types import TextExample, TextPrediction, UserError, quantity
+from finetune.types import TextExample, TextPrediction, UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Similarity
 
-_ROLES = (*texts.ROLES, *TARGET_ROLES)
+TARGET_ROLES = ("index", "index_pair")
+"""Columns that name the compared word in each text: its number among the words between white space,
+from 0."""
 LEAST_PAIRS = 3
 """Pairs from which a correlation is computed."""
 NUM_LINES = 1000
@@ -67,7 +67,7 @@ def read_similarity(
     Raises:
         DataError: The data cannot be read; the message names file and line.
     """
-    columns = check_columns(columns, _ROLES)
+    columns = check_columns(columns, (*texts.ROLES, *TARGET_ROLES))
     options = ReadOptions(columns, texts.HEADER_NAMES)
     wanted = [split] if split else None
     dataset, tables = open_splits(
@@ -81,11 +81,37 @@ def read_similarity(
         raise DataError(f"{table.name}: there is no pair in it.")
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
     make = texts.TextReader(pair=True).choose(table, rows, of_texts, "read")
-    locate = word_locator(table, columns)
-    pairs, label_notes = _with_gold(
-        [locate(row, make(index, row)) for index, row in enumerate(rows)]
-    )
+    pairs = [make(index, row) for index, row in enumerate(rows)]
+    first, second = (table.find(role, columns, [role]) for role in TARGET_ROLES)
+    if first is not None and second is not None:
+        for number, (row, pair) in enumerate(zip(rows, pairs, strict=True)):
+            words = zip(pair.texts(), (first, second), strict=True)
+            targets: Any = tuple(_characters(text, row, column) for text, column in words)
+            pairs[number] = replace(pair, targets=targets)
+    elif columns.keys() & {*TARGET_ROLES}:
+        missing = TARGET_ROLES[first is not None]
+        raise DataError(
+            f"{table.name}: words in context need the columns index and index_pair, and "
+            f"{missing!r} is missing: name it, --columns {missing}=NAME."
+        )
+    pairs, label_notes = _with_gold(pairs)
     return pairs, [*dataset.notes, *table.notes, *label_notes]
+
+
+def _characters(text: str, row: Row, column: str) -> tuple[int, int]:
+    number = whole_number(row.values.get(column))
+    if number is None or number < 0:
+        raise DataError(
+            f"{row.where}: {column} must be a whole number from 0, not "
+            f"{row.values.get(column)!r:.40}."
+        )
+    words = list(re.finditer(r"\S+", text))
+    if number >= len(words):
+        raise DataError(
+            f"{row.where}: there is no word {number} among {quantity(len(words), 'word')} between "
+            "white space (the first is 0)."
+        )
+    return words[number].span()
 
 
 def _with_gold(pairs: list[TextExample]) -> tuple[list[TextExample], list[str]]:
@@ -135,22 +161,21 @@ def compare_pairs(
     Returns:
         The cosines [N] by the vectors they are of, as in ``layer 3, standardized``.
     """
-    scales: list[Callable[[Array], Array]] = [np.asarray]
+    scales: dict[str, Callable[[Array], Array]] = {"raw": np.asarray}
     if standardizer is not None:
-        scales.append(standardizer)
+        scales["standardized"] = standardizer
     layers = [f"layer {n}, " for n in embedder.layers] if embedder.combine == "none" else [""]
-    kinds = ("raw", "standardized")[: len(scales)]
-    names = [layer + kind for kind in kinds for layer in layers]
-    values = np.zeros((len(scales), len(layers), len(pairs)))
+    values = {layer + name: np.zeros(len(pairs)) for name in scales for layer in layers}
     vectors = _vectors(embedder, pairs)
     with reporter or Reporter(quiet=True) as progress:
         progress.start("similarity", len(pairs), unit="pair")
         for number, both in enumerate(zip(vectors, vectors, strict=True)):
-            for index, scale in enumerate(scales):
-                units = unit_vectors(scale(np.stack(both)))
-                values[index, :, number] = (units[0] * units[1]).sum(axis=-1).clip(-1.0, 1.0)
+            units = (unit_vectors(scale(np.stack(both))) for scale in scales.values())
+            cosines = [(u * v).sum(axis=-1).clip(-1.0, 1.0) for u, v in units]
+            for of_vectors, cosine in zip(values.values(), np.ravel(cosines), strict=True):
+                of_vectors[number] = cosine
             progress.update(number + 1)
-    return dict(zip(names, values.reshape(-1, len(pairs)), strict=True))
+    return values
 
 
 def _vectors(embedder: Embedder, pairs: Sequence[TextExample]) -> Iterator[Array]:
@@ -158,22 +183,59 @@ def _vectors(embedder: Embedder, pairs: Sequence[TextExample]) -> Iterator[Array
     for pair in pairs:
         targets = pair.targets or (None, None)
         for text, target in zip(pair.texts(), targets, strict=True):
+            if embedder.unit == "text":
+                inputs.append(text)
+                compared.append(slice(1))
+                continue
             words, offsets = split_words(text)
-            is_text = embedder.unit == "text"
-            inputs.append(text if is_text else tuple(words))
-            compared.append(slice(1) if is_text else _location(pair.where, text, target, offsets))
+            start, end = target or (0, len(text))
+            inside = [n for n, (first, last) in enumerate(offsets) if first < end and start < last]
+            if not inside:
+                raise UserError(f"{pair.where}: {text[start:end]!r:.60} holds no word to compare.")
+            inputs.append(tuple(words))
+            compared.append(slice(inside[0], inside[-1] + 1))
     for embedding, location in zip(embedder.encode(inputs), compared, strict=True):
         yield embedding.vectors[location].mean(axis=0)
 
 
-def _location(
-    where: str, text: str, target: Characters | None, offsets: Sequence[Characters]
-) -> slice:
-    start, end = target or (0, len(text))
-    inside = [n for n, (first, last) in enumerate(offsets) if first < end and start < last]
-    if not inside:
-        raise UserError(f"{where}: {text[start:end]!r:.60} holds no word to compare.")
-    return slice(inside[0], inside[-1] + 1)
+def best_threshold(cosines: Array, pairs: Sequence[TextExample]) -> tuple[float, str, str]:
+    """Choose the threshold with the highest accuracy on the pairs that have a label, of two.
+
+    Thresholds lie midway between two cosines; if several are equally good, the lowest one is
+    chosen.
+
+    Returns:
+        The threshold; the label of pairs with at least this cosine, which is the one with the
+        higher mean; and the label of the others.
+
+    Raises:
+        UserError: There are not exactly two labels.
+    """
+    labeled = [number for number, pair in enumerate(pairs) if pair.label is not None]
+    cosines, labels = cosines[labeled], [str(label_name(pairs[number])) for number in labeled]
+    names = sorted({*labels})
+    if len(names) != 2:
+        listed = f": {abbreviated(names)}" if names else ""
+        raise UserError(
+            "a threshold separates two labels, and the training pairs have "
+            f"{quantity(len(names), 'label')}{listed}."
+        )
+    is_second = np.array([label == names[1] for label in labels])
+    if cosines[is_second].mean() < cosines[~is_second].mean():
+        names, is_second = names[::-1], ~is_second
+    values = np.unique(cosines)
+    cuts = np.concatenate(
+        [values[:1], (values[:-1] + values[1:]) / 2, np.nextafter(values[-1:], np.inf)]
+    )
+    below, above = np.sort(cosines[~is_second]), np.sort(cosines[is_second])
+    num_right = np.searchsorted(below, cuts) + len(above) - np.searchsorted(above, cuts)
+    return float(cuts[np.argmax(num_right)]), names[1], names[0]
+
+
+def label_name(pair: TextExample) -> str | None:
+    """The label of a pair as a text; None without one."""
+    label: Any = pair.label
+    return f"{label:g}" if isinstance(label, float) else label
 
 
 def estimates(
@@ -221,28 +283,27 @@ def run_similarity(command: Similarity) -> None:
     options: dict[str, Any] = {"reporter": Reporter(quiet=command.format != "table")}
     if command.standardize is not None:
         sources = text_sources(command.standardize, command.encoding)
-        lines = (line for source in sources for line in source.lines())
+        lines = chain.from_iterable(source.lines() for source in sources)
         sample = sample_lines(lines, NUM_LINES, command.seed)
         standardizer = Standardizer.fit(read.vectors for read in embedder.encode(sample))
         words = quantity(standardizer.count, unit)
         show(f"standardized over {words} of {command.standardize}", error=True)
         options["standardizer"] = standardizer
     cosines = compare_pairs(embedder, pairs, **options)
-    labels, gold = None, [pair.label for pair in pairs if isinstance(pair.label, float)]
+    labels: list[str] | None = None
+    gold = [pair.label for pair in pairs if isinstance(pair.label, float)]
     scores: list[dict[str, Any]] = []
     if command.threshold:
         labeled = [number for number, pair in enumerate(pairs) if pair.label is not None]
         names = [label_name(pairs[number]) for number in labeled]
         fitted = compare_pairs(embedder, train, **options)
         for name, values in cosines.items():
-            threshold = best_threshold(fitted[name], train)
-            labels = threshold.labels(values)
-            row = {"vectors": name, "threshold": threshold.value}
-            row["at or above"] = threshold.above
+            threshold, above, below = best_threshold(fitted[name], train)
+            labels = [above if value >= threshold else below for value in values]
+            scores.append({"vectors": name, "threshold": threshold, "at or above": above})
             if labeled:
                 predicted = [labels[number] for number in labeled]
-                row |= estimates(command, ["accuracy"], names, predicted)
-            scores.append(row)
+                scores[-1] |= estimates(command, ["accuracy"], names, predicted)
     elif LEAST_PAIRS <= len(gold) == len(pairs):
         scores = [
             {"vectors": name} | estimates(command, ("spearman", "pearson"), gold, values.tolist())

@@ -40,6 +40,7 @@ def project_layers(
     *,
     method: Method = "tsne",
     seed: int = 1,
+    reporter: Reporter | None = None,
 ) -> Array:
     """Project the vectors of each layer to the plane.
 
@@ -51,38 +52,39 @@ def project_layers(
         method: t-SNE (van der Maaten & Hinton 2008) of the first 50 principal components, or the
             first two of these (``pca``).
         seed: Seed of t-SNE.
+        reporter: Shows the progress.
 
     Returns:
         Points [layers, n, 2]. Equal vectors have equal points.
     """
-    if vectors.shape[1] < 3:
-        raise UserError(f"a map needs 3 points or more, not {vectors.shape[1]}: give more texts.")
-    points: list[Array] = []
-    for layer in vectors[::-1]:
-        points.append(_project(layer, method, seed, points[-1] if points else None))
-    return np.stack(points[::-1])
-
-
-def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> Array:
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    num_points, width = vectors.shape
-    if np.ptp(vectors, axis=0).max() < _TIE:  # without position, a word is the same everywhere
-        return np.zeros((num_points, 2))
-    size = min(NUM_COMPONENTS, num_points, width)
-    components = PCA(size, svd_solver="full").fit_transform(vectors - vectors.mean(0))
-    if method == "pca":
-        return np.asarray(components[:, :2])
-    start = components[:, :2]
-    if above is not None and np.ptp(above, axis=0).max() > _TIE:
-        start = above
-    tsne = TSNE(
-        perplexity=min(PERPLEXITY, max(5.0, num_points / 10), (num_points - 1) / 3),
-        init=(start / start.std(axis=0).max() * 1e-4).astype(np.float32),
-        random_state=seed,
-    )
-    return np.asarray(tsne.fit_transform(components.astype(np.float32)), dtype=np.float64)
+    num_layers, num_points, width = vectors.shape
+    if num_points < 3:
+        raise UserError(f"a map needs 3 points or more, not {num_points}: give more texts.")
+    points, above = np.zeros((num_layers, num_points, 2)), None
+    reporter = reporter or Reporter(quiet=True)
+    reporter.start("projecting", num_layers, unit="layer")
+    for done, layer in enumerate(reversed(range(num_layers)), 1):
+        centered = vectors[layer] - vectors[layer].mean(0)
+        if np.ptp(vectors[layer], axis=0).max() < _TIE:
+            above = None  # without position, a word is the same everywhere: all points are zero
+            continue
+        size = min(NUM_COMPONENTS, num_points, width)
+        components = PCA(size, svd_solver="full").fit_transform(centered)
+        points[layer] = components[:, :2]
+        if method == "tsne":
+            start = points[layer] if above is None else above
+            tsne = TSNE(
+                perplexity=min(PERPLEXITY, max(5.0, num_points / 10), (num_points - 1) / 3),
+                init=(start / start.std(axis=0).max() * 1e-4).astype(np.float32),
+                random_state=seed,
+            )
+            points[layer] = tsne.fit_transform(components.astype(np.float32))
+            above = points[layer]
+        reporter.update(done)
+    return points
 
 
 def nearest_neighbor_purity(
@@ -139,14 +141,14 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
             for use, embedding in zip(chunk, embeddings, strict=True):
                 rows.append(embedding.vectors[use.start : use.end].mean(0))
             progress.update(len(rows))
-    vectors = unit_vectors(np.stack(rows, axis=1))  # [layers, occurrences, H]
-    points = project_layers(vectors, method=command.method, seed=command.seed)
+        vectors = unit_vectors(np.stack(rows, axis=1))  # [layers, occurrences, H]
+        settings: Any = {"method": command.method, "seed": command.seed}
+        points = project_layers(vectors, **settings, reporter=progress)
     words, labels = [use.word for use in occurrences], [use.label for use in occurrences]
     baseline = majority_sense(words, labels)
     figures: dict[str, Any] = {
         "model": command.model,
-        "method": command.method,
-        "seed": command.seed,
+        **settings,
         "layers": list(embedder.layers),
         "scores": [
             {"layer": layer, "purity": nearest_neighbor_purity(of_layer, words, labels)}

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.embeddings.sense_data import read_senses
-from finetune.embeddings.wordnet import read_inventory, sense_key
+from finetune.embeddings.sense_data import read_inventory, read_senses, sense_key
 from finetune.types import UserError
 from tests.small_data import write_jsonl
 

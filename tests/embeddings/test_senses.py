@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from finetune.embeddings.sense_data import read_senses
+from finetune.embeddings.sense_data import Inventory, read_senses
 from finetune.embeddings.senses import (
     PRIORS,
     SensePrediction,
@@ -20,7 +20,6 @@ from finetune.embeddings.senses import (
     WordSenses,
     sense_scores,
 )
-from finetune.embeddings.wordnet import Inventory
 from finetune.evaluation.prediction_types import scores_of
 from finetune.inference.embed import Embedder
 from finetune.types import SenseTarget, TokenExample, UserError

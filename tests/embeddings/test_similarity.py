@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,13 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from finetune.embeddings.similarity import (
-    compare_pairs,
-    read_similarity,
-)
+from finetune.embeddings.similarity import best_threshold, compare_pairs, read_similarity
 from finetune.embeddings.vectors import Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, UserError
 from tests import fixtures as fx
 from tests.command import run
-from tests.small_data import write_jsonl, write_splits
+from tests.small_data import read_jsonl, write_jsonl, write_splits
 from tests.tiny import LAYERS
 
 
@@ -166,3 +164,52 @@ def test_command_for_words_and_for_two_texts(tmp_path: Path) -> None:
     texts = ("--text", "a man", "--pair", "a man", "--format", "csv")
     header, line = run("similarity", fx.checkpoint(), *texts).out.splitlines()
     assert header == "cosine,first,second" and float(line.split(",")[0]) == pytest.approx(1.0)
+
+
+def labeled(*labels: str) -> list[TextExample]:
+    return [TextExample(number, "a", "b", label) for number, label in enumerate(labels)]
+
+
+def test_threshold_is_the_best_one() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        size = int(rng.integers(2, 30))
+        cosines = rng.integers(-4, 5, size=size) / 4  # with ties
+        labels = np.where(rng.random(size) < 0.5 + cosines / 4, "same", "different")
+        labels[:2] = "same", "different"
+        threshold, above, below = best_threshold(cosines, labeled(*labels))
+        accuracies = [
+            (np.where(cosines >= value, above, below) == labels).mean()
+            for value in (threshold, *cosines, *(cosines + 0.1))
+        ]
+        assert accuracies[0] == max(accuracies)
+    assert best_threshold(np.array([0.1, 0.2, 0.8]), labeled("F", "F", "T")) == (0.5, "T", "F")
+    for labels, listed in (("T", r"1 label: T\."), ("", r"0 labels\.$")):
+        with pytest.raises(UserError, match=f"two labels, and the training pairs have {listed}"):
+            best_threshold(np.array([0.1] * len(labels)), labeled(*labels))
+
+
+def test_command_for_words_in_context(tmp_path: Path) -> None:
+    texts = ["the bank of the river", "a bank in the city", "the river bank", "the bank of england"]
+    rows = [
+        {
+            "id": f"p{i}{j}",
+            "text": texts[i],
+            "text_pair": texts[j],
+            "index": texts[i].split().index("bank"),
+            "index_pair": texts[j].split().index("bank"),
+            "label": "same" if (i + j) % 2 else "different",
+        }
+        for i, j in itertools.combinations(range(4), 2)
+    ]
+    data, out = write_splits(tmp_path / "data", train=rows, test=rows), tmp_path / "labels.jsonl"
+    fit = ("similarity", fx.checkpoint(), "--threshold", "--data", data)
+    (table,) = json.loads(run(*fit, "--out", out, "--format", "json").ok().out)
+    lines = read_jsonl(out)
+    for line, row in zip(lines, rows, strict=True):
+        assert (line["id"], line["gold"]) == (row["id"], row["label"])
+        assert (line["label"] == table["at or above"]) == (line["cosine"] >= table["threshold"])
+    right = [line["label"] == line["gold"] for line in lines]
+    assert table["accuracy"] == pytest.approx(np.mean(right))
+    assert str(table["accuracy"])[:6] in run("score", out).ok().out
+    assert "on the pairs that it is scored on" in run(*fit[:-1], data / "train.jsonl").ok().err
