@@ -290,17 +290,14 @@ def _export(task: Task, model: Any, fresh: Path) -> tuple[list[str], str]:
     padded = model.encoder.padded_inputs(pack(groups[3]))  # two sequences, [2, L] each
     inputs = {name: padded[name] for name in names}
     model_type = model.encoder.model.config.model_type
-    module: nn.Module
-    axes: tuple[str, ...]
+    axes = ["batch"]
     if isinstance(model, SpanClassifier):
         starts = [torch.tensor(sequence.word_starts[:-1]) for sequence in groups[3]]
         inputs["words"] = nn.utils.rnn.pad_sequence(starts, batch_first=True)
-        module, axes = SpanLogits(model, tuple(inputs)), ("batch", "words")
-    else:
-        tagger = model.tagger.model if isinstance(model, CrfTagger) else model.model
-        module = Logits(tagger, tuple(inputs))
-        of_tokens = task.description.words or isinstance(model, QuestionAnswerer)
-        axes = ("batch", "sequence") if of_tokens else ("batch",)
+        axes.append("words")
+    elif task.description.words or isinstance(model, QuestionAnswerer):
+        axes.append("sequence")
+    module = Logits(model.tagger if isinstance(model, CrfTagger) else model, tuple(inputs))
     with packed_attention(model.encoder.model.config, "eager"):  # others guard against empty rows
         _trace(module, inputs, fresh / GRAPH, axes)
     differences, sizes = [], []
@@ -343,36 +340,27 @@ def _batches(task: Task) -> list[list[TokenSequence]]:
 
 
 class Logits(nn.Module):
-    """Adapts a Hugging Face model to the tracer: positional tensors in, one tensor out."""
+    """Adapts a head to the tracer: positional padded tensors in, one tensor out."""
 
-    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+    def __init__(self, head: Any, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.model, self.names = model, names
+        self.model, self.names = head.model, names
+        self.scorer = head.scorer if isinstance(head, SpanClassifier) else None
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Compute logits [N, C] or [N, L, C]."""
-        output: Any = self.model(**dict(zip(self.names, inputs, strict=True)))
+        """Compute logits [N, C] or [N, L, C], or of the candidates of spans [N, W, K, C]."""
+        named = dict(zip(self.names, inputs, strict=True))
+        words: Any = named.pop("words", None)  # [N, W]
+        output: Any = self.model(**named)
+        if self.scorer is not None:
+            hidden: Tensor = output.last_hidden_state  # [N, L, H]
+            rows = torch.arange(words.shape[0])[:, None] * hidden.shape[1] + words
+            vectors = hidden.flatten(0, 1).index_select(0, rows.flatten())
+            return self.scorer.grid(vectors.reshape(words.shape[0], words.shape[1], -1))
         if "start_logits" in output:
             return torch.stack([output.start_logits, output.end_logits], -1)
         logits: Tensor = output.logits
         return logits
-
-
-class SpanLogits(nn.Module):
-    """Adapts a span scorer to the tracer: scores of all candidates of padded sequences."""
-
-    def __init__(self, classifier: SpanClassifier, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.model, self.scorer, self.names = classifier.model, classifier.scorer, names
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Compute logits [N, W, K, C]."""
-        named = dict(zip(self.names, inputs, strict=True))
-        words = named.pop("words")  # [N, W]
-        hidden: Tensor = self.model(**named).last_hidden_state  # [N, L, H]
-        rows = torch.arange(words.shape[0])[:, None] * hidden.shape[1] + words
-        vectors = hidden.flatten(0, 1).index_select(0, rows.flatten())
-        return self.scorer.grid(vectors.reshape(words.shape[0], words.shape[1], -1))
 
 
 def _trace(

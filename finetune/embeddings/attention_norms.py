@@ -24,7 +24,9 @@ from transformers import AttentionInterface
 from finetune.models.attention import packed_attention
 from finetune.models.encoder import Encoder
 from finetune.models.families import ROBERTA, family_of
-from finetune.types import Batch, UserError
+from finetune.preprocessing.batching import pack
+from finetune.runtime.device import batch_to_device
+from finetune.types import TokenSequence
 
 _NAME = "finetune_recorded"
 """The name in transformers of attention whose weights and values are recorded."""
@@ -83,20 +85,17 @@ def reason_without_norms(encoder: Encoder) -> str:
 
 
 @torch.no_grad()
-def analyze_attention(encoder: Encoder, batch: Batch) -> list[BlockAnalysis]:
-    """Analyze each attention block over a batch of one sequence.
+def analyze_attention(encoder: Encoder, sequence: TokenSequence) -> list[BlockAnalysis]:
+    """Analyze each attention block over a sequence, of a family without ``reason_without_norms``.
 
     Memory is about T * T * H floats.
 
     Raises:
-        UserError: The family of the encoder is not supported, or there are several sequences.
+        UserError: The sequence is longer than the model reads.
     """
-    if reason := reason_without_norms(encoder):
-        raise UserError(f"no analysis of attention: {reason}.")
-    if len(batch.lengths) != 1:
-        raise UserError(f"attention is analyzed for one sequence, not {len(batch.lengths)}.")
-    encoder.check_batch(batch)
     model: Any = encoder.model
+    batch = batch_to_device(pack([sequence]), next(model.parameters()).device)
+    encoder.check_batch(batch)
     modules = BLOCKS[model.config.model_type]
     recorded: list[tuple[Tensor, Tensor]] = []  # weights [A, T, T] and values [A, T, D]
     projected: list[tuple[nn.Linear, Tensor]] = []

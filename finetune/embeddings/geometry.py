@@ -20,16 +20,13 @@ import numpy as np
 from finetune.cli.output import print_tables, show
 from finetune.data.running_text import sample_lines, text_sources
 from finetune.embeddings.attention_norms import (
-    BlockAnalysis,
     analyze_attention,
     reason_without_norms,
 )
 from finetune.embeddings.vectors import ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
-from finetune.preprocessing.batching import pack
 from finetune.reporting.charts import Points, chart
 from finetune.reporting.rendering import PageTable, Section, page_of
-from finetune.runtime.device import batch_to_device
 from finetune.runtime.progress import Reporter
 from finetune.types import TokenSequence, UserError
 
@@ -132,14 +129,10 @@ def _attention(
         if sentences:
             raise UserError(f"--sentence: no analysis of attention: {reason}.")
         return {"reason": reason, "mixing": [], "num_sentences": 0, "sentences": []}
-    tokenizer = embedder.tokenizer
+    encoder, tokenizer = embedder.encoder, embedder.tokenizer
 
     def tokenized(texts: Sequence[str]) -> list[TokenSequence]:
         return [TokenSequence(0, *tokenizer.build(ids)) for ids in tokenizer.text_subwords(texts)]
-
-    def blocks(sequence: TokenSequence) -> list[BlockAnalysis]:
-        batch = batch_to_device(pack([sequence]), embedder.device)
-        return analyze_attention(embedder.encoder, batch)
 
     chosen = [*zip(sentences, tokenized(sentences), strict=True)]
     for text, sequence in chosen:
@@ -151,12 +144,14 @@ def _attention(
     candidates = tokenized([text for text in lines if len(text) <= 10 * MOST_TOKENS])
     short = [s for s in candidates if 3 <= len(s.input_ids) <= MOST_TOKENS]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
-    mixing = [[float(block.mixing.mean()) for block in blocks(s)] for s in short]
+    mixing = [
+        [float(block.mixing.mean()) for block in analyze_attention(encoder, s)] for s in short
+    ]
     analyzed: list[dict[str, Any]] = []
     for text, sequence in chosen:
         tokens = [tokenizer.tokenizer.decode([id]) for id in sequence.input_ids]
         analyzed.append({"text": text, "tokens": tokens, "weights": [], "norms": []})
-        for block in blocks(sequence):
+        for block in analyze_attention(encoder, sequence):
             for name, table in (("weights", block.weights), ("norms", block.norms)):
                 analyzed[-1][name].append(table.cpu().numpy().astype(float).round(5).tolist())
     means = np.mean(mixing, axis=0).tolist() if mixing else []

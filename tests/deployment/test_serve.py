@@ -25,7 +25,7 @@ from fastapi.testclient import TestClient
 
 import finetune
 from finetune.deployment import server as serving
-from finetune.deployment.serve import _listen, named_runs
+from finetune.deployment.commands import _listen, named_runs
 from finetune.deployment.server import ServedModel, Waiting, make_app
 from finetune.types import TextExample, UserError
 from tests.command import run

@@ -10,8 +10,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
 from finetune.embeddings.attention_norms import BLOCKS, analyze_attention
 from finetune.models.encoder import Encoder
-from finetune.preprocessing.batching import pack
-from finetune.types import TokenSequence, UserError
+from finetune.types import TokenSequence
 from tests import fixtures as fx
 from tests import tiny
 from tests.models.test_every_family import CHANGES, SIZES
@@ -30,8 +29,7 @@ def encoder(family: str, **changes: Any) -> Encoder:
 @pytest.mark.parametrize("family", [name for name in BLOCKS if name in CONFIG_MAPPING])
 def test_contributions_add_up_to_the_output_of_the_block(family: str) -> None:
     analyzed = encoder(family)
-    batch = pack([TokenSequence(0, IDS)])
-    blocks = analyze_attention(analyzed, batch)
+    blocks = analyze_attention(analyzed, TokenSequence(0, IDS))
     assert len(blocks) == analyzed.num_layers
     for block in blocks:
         assert block.error < 1e-10
@@ -43,7 +41,7 @@ def test_equal_to_a_direct_computation_in_bert() -> None:
     """Equation by equation, with transformers' own attention weights, token by token."""
     bert = encoder("bert", num_hidden_layers=2)
     model: Any = bert.model
-    block = analyze_attention(bert, pack([TokenSequence(0, IDS)]))[1]
+    block = analyze_attention(bert, TokenSequence(0, IDS))[1]
     model.set_attn_implementation("eager")
     with torch.no_grad():
         output = model(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
@@ -70,12 +68,7 @@ def test_sliding_windows_of_modernbert_in_padded_rows() -> None:
     changes = {"local_attention": 4, "global_attn_every_n_layers": 3}
     with fx.padded_rows():
         modernbert = Encoder(tiny.model("modernbert", **changes))
-    blocks = analyze_attention(modernbert, pack([TokenSequence(0, IDS)]))
+    blocks = analyze_attention(modernbert, TokenSequence(0, IDS))
     seen = [int((block.weights[0] > 0).sum()) for block in blocks]
     assert seen[0] == len(IDS) and seen[1] == 3  # the token and two on its right
     assert all(block.error < 1e-5 for block in blocks)
-
-
-def test_one_sequence_at_a_time() -> None:
-    with pytest.raises(UserError, match="for one sequence, not 2"):
-        analyze_attention(encoder("bert"), pack([TokenSequence(0, IDS), TokenSequence(1, IDS)]))
