@@ -46,21 +46,20 @@ from finetune.models.packing import (
     MAX_WASTE,
     MAX_WASTE_ON_DEVICE,
     PackedLayout,
+    group_by_length,
     needs_round_size,
     with_round_size,
 )
-from finetune.models.padding import (
-    length_groups,
-    pad_rows,
-    padded_index,
-    restore_order,
-    unpad,
-)
+from finetune.models.padding import pad_rows, padded_index, take_sequences, unpad
 from finetune.models.shapes import RowShape
+from finetune.runtime.device import to_device
 from finetune.types import Batch, UserError
 
 ABOVE = ("pooler.", f"{BILSTM}.")
 """Names of a base model's submodules above its hidden states."""
+MAX_PADDING, MAX_PADDING_ON_DEVICE = 0.15, 1.0
+"""Padding in a group of padded rows as a fraction of its tokens: on a GPU, starting a forward pass
+costs more than computing padding."""
 Batching = Literal["auto", "padded"]
 OWN_LAYERS: dict[Any, Any] = {"deberta": deberta, "mpnet": mpnet}
 """By ``Family.packing``, the modules that run the layers of a model on packed rows."""
@@ -215,16 +214,21 @@ class Encoder(nn.Module):
         ``compute`` gets the arguments of the model's forward pass, and returns tensors of tokens
         [N, longest, X], which become [T, X], or else of sequences [N, X].
         """
-        single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
+        device, sequences = batch.input_ids.device, list(range(len(batch.lengths)))
+        waste = MAX_PADDING if device.type == "cpu" else MAX_PADDING_ON_DEVICE
+        groups = list(group_by_length(batch.lengths, 0.0 if self.family.reads_padding else waste))
+        single_precision = torch.autocast(device.type, enabled=False)
         parts, indices = [], []
-        for group in length_groups(batch, 0.0 if self.family.reads_padding else None):
-            rows = None if vectors is None else vectors.index_select(0, group.tokens)
-            inputs = self.padded_inputs(group.batch, rows)
+        for members in groups if len(groups) > 1 else [sequences]:
+            part, tokens = take_sequences(batch, members)
+            rows = None if vectors is None else vectors.index_select(0, tokens)
+            inputs = self.padded_inputs(part, rows)
             with contextlib.nullcontext() if self.family.half_precision else single_precision:
                 results = compute(**inputs)
-            parts.append([unpad(r, group.batch) for r in results] if per_token else results)
-            indices.append(group.tokens if per_token else group.sequences)
-        return [restore_order(results, indices) for results in zip(*parts, strict=True)]
+            parts.append([unpad(r, part) for r in results] if per_token else results)
+            indices.append(tokens if per_token else to_device(torch.tensor(members), device))
+        order = torch.cat(indices).argsort()
+        return [torch.cat(states).index_select(0, order) for states in zip(*parts, strict=True)]
 
     def padded_inputs(self, batch: Batch, vectors: Tensor | None = None) -> dict[str, Tensor]:
         """Build the keyword arguments of the model's forward pass for padded rows [N, longest]."""

@@ -1,50 +1,16 @@
-"""Padded rows, in groups of near-equal length, for models that cannot run on a packed row."""
+"""Padded rows for models that cannot run on a packed row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from finetune.models.packing import group_by_length
 from finetune.runtime.device import to_device
 from finetune.types import Batch
-
-_MAX_WASTE = 0.15
-"""Padding in a group as a fraction of its tokens, on the CPU."""
-_MAX_WASTE_ON_DEVICE = 1.0
-"""The same on a GPU, where starting a forward pass costs more than computing padding."""
-
-
-class LengthGroup(NamedTuple):
-    """A part of a batch, without targets, and the indices of its sequences and tokens in it."""
-
-    batch: Batch
-    sequences: Tensor
-    tokens: Tensor
-
-
-def length_groups(batch: Batch, max_waste: float | None = None) -> Iterator[LengthGroup]:
-    """Yield the sequences of a batch in groups of near-equal length.
-
-    ``max_waste`` is the most padding in a group, as a fraction of its tokens: 0 makes groups of
-    equal length. By default it depends on the device.
-    """
-    device = batch.input_ids.device
-    if max_waste is None:
-        max_waste = _MAX_WASTE if device.type == "cpu" else _MAX_WASTE_ON_DEVICE
-    groups = list(group_by_length(batch.lengths, max_waste))
-    if len(groups) == 1:
-        sizes = len(batch.lengths), len(batch.input_ids)
-        yield LengthGroup(batch, *(torch.arange(size, device=device) for size in sizes))
-        return
-    for members in groups:
-        part, tokens = take_sequences(batch, members)
-        yield LengthGroup(part, to_device(torch.tensor(members), device), tokens)
 
 
 def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]:
@@ -66,13 +32,6 @@ def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]
         targets={},
     )
     return part, tokens
-
-
-def restore_order(parts: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
-    """Join rows of all groups in the order of the whole batch, given their indices in it."""
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat(list(parts)).index_select(0, torch.cat(list(indices)).argsort())
 
 
 def padded_index(batch: Batch) -> Tensor:
