@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from finetune.runtime.device import to_device
+from finetune.runtime.device import all_to_device
 
 BILSTM = "bilstm"
 """Name of the submodule, and of the setting that adds it."""
@@ -41,9 +41,7 @@ class BiLstm(nn.Module):
         rank = order.argsort()  # of each token among the packed ones
         ends = torch.tensor(lengths).cumsum(0)
         rank_of_last = rank.index_copy(0, ends - torch.tensor(lengths), rank[ends - 1])
-        order, rank, rank_of_last = (
-            to_device(index, hidden.device) for index in (order, rank, rank_of_last)
-        )
+        order, rank, rank_of_last = all_to_device([order, rank, rank_of_last], hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
             states = hidden.to(next(self.lstm.parameters()).dtype).index_select(0, order)
             packed, _ = self.lstm(PackedSequence(states, sizes))

@@ -33,7 +33,6 @@ from finetune.models.heads.task_models import (
 from finetune.models.loading import (
     INNER_CONFIGS,
     config_content,
-    is_hub_id,
     load_config,
     local_model,
     resolve_model,
@@ -99,10 +98,15 @@ def find_warm_start(
         UserError: If there is no such model, or ``--model`` has another architecture.
     """
     name = str(config.init_from)
-    source = _model_source(name)
     try:
+        source = resolve_model(name) if Path(name).exists() else name
         folder = local_model(source, weights=False)
         content = config_content(folder)
+        if Path(name).exists() and "model_type" not in content:
+            raise UserError(
+                "there is no model in it or in its best/: name the folder of a finished run, a "
+                "saved model or a hub id."
+            )
         custom_type = content.get("model_type")
         custom_type = custom_type if custom_type in INNER_CONFIGS else None
         inner = load_config(source)
@@ -139,22 +143,6 @@ def find_warm_start(
         new = ", ".join(label for label, row in pairs if row is None)
         note = f"encoder and head from {shown}; classes by name: {kept}{new and f'; new: {new}'}"
     return WarmStart(source, inner, custom_type, tuple(labels), rows, head_class, note)
-
-
-def _model_source(name: str) -> str:
-    folder = Path(name)
-    if not folder.exists():
-        if not is_hub_id(name):
-            raise UserError(
-                f"--init-from {name}: no such folder: name a run folder, saved model or hub id."
-            )
-        return name
-    if "model_type" in config_content(Path(source := resolve_model(name))):
-        return source
-    raise UserError(
-        f"--init-from {name}: there is no model in it or in its best/: name the folder of a "
-        "finished run, a saved model or a hub id."
-    )
 
 
 def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:

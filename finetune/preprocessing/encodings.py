@@ -60,12 +60,7 @@ class Ragged(NamedTuple):
             values = np.fromiter(chain.from_iterable(rows), dtype, int(counts.sum()))
         if dtype is None:
             dtype = _DTYPES[values.dtype.kind] if len(values) else WHOLE
-        return cls.of_counts(values.astype(dtype, copy=False), counts)
-
-    @classmethod
-    def of_counts(cls, values: Array, counts: Array) -> Ragged:
-        """Divide values into rows of the given lengths."""
-        return cls(values, _boundaries(counts))
+        return cls(values.astype(dtype, copy=False), _boundaries(counts))
 
     @property
     def counts(self) -> Array:
@@ -287,7 +282,7 @@ def _assembled(entry: Mapping[str, Any], array_of: Callable[[str, str], Array]) 
         name: array_of(name, dtype) for name, dtype in entry["dtypes"].items()
     }
     counts = {n.removesuffix(COUNTS): arrays.pop(n) for n in [*arrays] if n.endswith(COUNTS)}
-    rows = {name: Ragged.of_counts(arrays.pop(name), number) for name, number in counts.items()}
+    rows = {name: Ragged(arrays.pop(name), _boundaries(n)) for name, n in counts.items()}
     ids, words, offsets = rows.pop("ids"), rows.pop("words"), _boundaries(arrays.pop("windows"))
     targets = {name.removeprefix(TARGET): target for name, target in rows.items()} or None
     arrays.setdefault("token_type_ids", None)

@@ -272,8 +272,8 @@ def choose_span_thresholds(
             right += [scores[group[0]]] if group[0] in spans else []
     arrays = np.sort(right), np.sort(alone)
 
-    def f1(thresholds: Mapping[str, float]) -> float:
-        threshold = thresholds[labels[0]]
+    def f1(threshold: float) -> float:
+        thresholds = dict.fromkeys(labels, threshold)
         correct, predicted = (len(a) - int(a.searchsorted(threshold)) for a in arrays)
         for in_group, gold_of_group in groups:
             chosen = _decided(in_group, decoding, thresholds)
@@ -281,4 +281,4 @@ def choose_span_thresholds(
             predicted += len(chosen)
         return 2 * correct / total if (total := predicted + num_gold) else 0.0
 
-    return max((dict.fromkeys(labels, threshold) for threshold in GRID), key=f1)
+    return dict.fromkeys(labels, max(GRID, key=f1))

@@ -157,7 +157,7 @@ class SpanNerTask(WordTask):
         return list({(s.start, s.end): (s, number) for s, number in reversed(known)}.values())
 
     def _too_wide(self, span: Span) -> bool:
-        return self.state.max_width is not None and span.end - span.start > self.state.max_width
+        return span.end - span.start > self.state.max_width
 
     def _encoding_notes(
         self, examples: Sequence[TokenExample], encoded: EncodedExamples

@@ -229,22 +229,17 @@ class DistillationLoss(RunLoss):
         soft = soft_loss(self.task, output, goal, batch, weights.temperature)
         hard, _ = self.function(output, batch)
         hidden = torch.zeros_like(soft)
-        if states:
-            hidden = self._hidden_loss(states, goal_states)
+        if states:  # the mean over layers and H of squared differences, summed over tokens
+            joined, goal = (torch.cat(list(parts), 1) for parts in (states, goal_states))
+            joined = joined.to(torch.promote_types(joined.dtype, torch.float32))
+            losses = functional.mse_loss(joined, goal.to(joined.dtype), reduction="none")
+            hidden = losses.mean(1).sum()
         sums = (
             (1 - weights.hard_weight) * soft,
             weights.hard_weight * hard,
             self.hidden_weight * hidden,
         )
         return torch.stack(sums), soft.new_full((1,), self._num_rows(batch))
-
-    def _hidden_loss(self, states: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
-        # the mean over layers and H of squared differences, summed over tokens
-        joined = torch.cat(list(states), 1)
-        joined = joined.to(torch.promote_types(joined.dtype, torch.float32))
-        goal = torch.cat(list(teacher), 1).to(joined.dtype)
-        loss: Tensor = functional.mse_loss(joined, goal, reduction="none")
-        return loss.mean(1).sum()
 
 
 def load_teacher(folder: str | Path) -> Teacher:

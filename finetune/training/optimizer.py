@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from finetune.config.tasks import ScheduleDefaults, TrainConfig
+from finetune.config.tasks import TrainConfig
 from finetune.preprocessing.batching import epoch_order
 from finetune.types import UserError
 
@@ -32,7 +32,10 @@ class Schedule:
         """Compute the schedule of a configuration for a number of training examples."""
         per_epoch = math.ceil(num_examples / config.batch_size)
         default = config.schedule
-        epochs = config.epochs or default_epochs(per_epoch, default)
+        # Small data sets need more steps: most of what looks like instability of fine-tuning comes
+        # from stopping too early (Mosbach et al., 2021; Zhang et al., 2021).
+        for_500_steps = max(default.least_epochs, math.ceil(500 / per_epoch))
+        epochs = config.epochs or min(default.most_epochs, for_500_steps)
         asked = config.steps or max(1, math.ceil(epochs * per_epoch))
         num_steps = default.num_steps or asked
         is_fraction = config.warmup < 1
@@ -71,17 +74,6 @@ class Schedule:
         if step < self.warmup_steps:
             return step / self.warmup_steps
         return (self.num_steps - step) / max(1, self.num_steps - self.warmup_steps)
-
-
-def default_epochs(steps_per_epoch: int, default: ScheduleDefaults) -> int:
-    """The default number of epochs: 3, or up to 10 if 3 have fewer than 500 steps.
-
-    Small data sets need more steps: most of what looks like instability of fine-tuning comes from
-    stopping too early (Mosbach et al., 2021; Zhang et al., 2021). With ``--few-shot`` the number is
-    20, as in SetFit (Tunstall et al., 2022), or fewer if 20 have more than 500 steps.
-    """
-    least, most = default.least_epochs, default.most_epochs
-    return min(most, max(least, math.ceil(500 / steps_per_epoch)))
 
 
 def parameter_groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from transformers import get_linear_schedule_with_warmup
 
 from finetune.config.tasks import (
     NerConfig,
-    ScheduleDefaults,
     TrainConfig,
     affects_results,
 )
@@ -22,7 +21,6 @@ from finetune.runtime.device import resolve_precision
 from finetune.training.optimizer import (
     Schedule,
     adamw,
-    default_epochs,
     default_learning_rate,
     logged_learning_rates,
     parameter_groups,
@@ -67,7 +65,6 @@ def test_number_of_steps(settings, num_examples, steps, warmup, evaluation) -> N
 )
 def test_default_epochs(per_epoch: int, epochs: int) -> None:
     """Up to 10 epochs to reach 500 steps, and 3 at least."""
-    assert default_epochs(per_epoch, ScheduleDefaults()) == epochs
     schedule = Schedule.from_config(config(epochs=None, batch_size=1), per_epoch)
     assert schedule.num_steps == epochs * per_epoch
     assert Schedule.from_config(config(epochs=None, steps=7), per_epoch).num_steps == 7

@@ -148,19 +148,16 @@ def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
 
     The likelihood is marginal over the tags of words whose tag is unknown (Tsuboi et al., 2008).
     """
-    scores = _centred(scores)
+    emissions = scores.emissions
+    scores = scores._replace(emissions=emissions - emissions.detach().amax(-1, keepdim=True))
     tags, allowed = batch.targets["tag"], batch.targets.get("allowed")
     layout = (batch.num_words, batch.targets["begins"], batch.targets["ends"])
     if allowed is None:
         gold = path_score(scores, tags, *layout)
     else:
-        gold = log_partition(restrict(scores, allowed), *layout)
+        emissions = scores.emissions.masked_fill(~allowed, -torch.inf)
+        gold = log_partition(scores._replace(emissions=emissions), *layout)
     return (log_partition(scores, *layout) - gold).sum(), (tags != IGNORED).sum()
-
-
-def _centred(scores: CrfScores) -> CrfScores:
-    emissions = scores.emissions
-    return scores._replace(emissions=emissions - emissions.detach().amax(-1, keepdim=True))
 
 
 def log_partition(
@@ -196,14 +193,6 @@ def path_score(
     path_scores = (start + end)[:, 0].index_add(0, order.sequence, words)
     path_scores = path_scores.index_add(0, order.sequence[order.num_first :], steps)
     return path_scores.new_zeros(order.num_sequences).index_copy(0, order.sequences, path_scores)
-
-
-def restrict(scores: CrfScores, allowed: Tensor) -> CrfScores:
-    """Rule out all tags of words but the ``allowed`` ones ([W, C], boolean).
-
-    Z of the result divided by the original Z is the probability of a partial annotation.
-    """
-    return scores._replace(emissions=scores.emissions.masked_fill(~allowed, -torch.inf))
 
 
 class WordOrder:

@@ -50,13 +50,6 @@ class SpanLayout:
         self.width = torch.arange(1, self.size + 1, device=bounds.device) - before[self.start]
 
 
-class FeedForward(nn.Sequential):
-    """One layer with GELU and dropout: [W, H] -> [W, h]."""
-
-    def __init__(self, width: int, hidden: int, dropout: float) -> None:
-        super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout))
-
-
 class FactorizedScorer(nn.Module):
     """A two-layer network over first word, last word, content and width of each candidate.
 
@@ -82,8 +75,12 @@ class FactorizedScorer(nn.Module):
         super().__init__()
         has_networks = representation != "boundary"
         inner = hidden if has_networks else width
-        self.start_network = FeedForward(width, hidden, dropout) if has_networks else nn.Identity()
-        self.end_network = FeedForward(width, hidden, dropout) if has_networks else nn.Identity()
+
+        def network() -> nn.Module:  # [W, H] -> [W, h]
+            layers = nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout)
+            return nn.Sequential(*layers) if has_networks else nn.Identity()
+
+        self.start_network, self.end_network = network(), network()
         self.start = nn.Linear(inner, hidden)
         self.end = nn.Linear(inner, hidden, bias=False)
         self.content = nn.Linear(width, hidden, bias=False)
