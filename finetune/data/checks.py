@@ -151,8 +151,7 @@ def check_data(
     ]
     words = [split for split, rows in splits.items() if rows.are_words]
     transitions = {name: count_transitions(splits[name].column("tags")) for name in words}
-    tagged = [counts for counts in transitions.values() if counts is not None]
-    scheme = scheme_of(sum(tagged, Counter())) if len(tagged) == len(words) else None
+    scheme = scheme_of(sum(transitions.values(), Counter()))
     for split, rows in splits.items():
         checks.append(_content(split, rows))
         if rows.example_type is Question:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, repeat, tee
 from operator import itemgetter
@@ -86,7 +86,7 @@ def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
     illegal = [
         (split, number)
         for split in converted
-        if (number := num_illegal(split.transitions() or Counter(), str(split.scheme)))
+        if (number := num_illegal(split.transitions(), str(split.scheme)))
     ]
     if illegal:
         counted = quantity(sum(number for _, number in illegal), "illegal tag")
@@ -167,9 +167,21 @@ class _Split(Conversion):
     """The conversion of a split; ``counts`` are the numbers of its tags before."""
 
     def __init__(self, rows: Examples) -> None:
-        self.rows, numbers = rows, {*map(len, rows.column("tag_columns"))}
-        self.counts = Counter(chain.from_iterable(chain.from_iterable(rows.column("tag_columns"))))
-        self.is_tagged, self.has_several = bool(numbers - {0}), bool(numbers - {0, 1})
+        self.rows, self.is_tagged, self.has_several, edges = rows, False, False, 0
+
+        def sequences() -> Iterator[Sequence[str]]:
+            nonlocal edges
+            for columns in rows.column("tag_columns"):
+                self.is_tagged |= bool(columns)
+                self.has_several |= len(columns) > 1
+                edges += sum(map(bool, columns))
+                yield from columns
+
+        self._transitions = count_transitions(sequences())
+        counts = Counter({"O": -edges})
+        for (_, tag), number in self._transitions.items():
+            counts[tag] += number
+        self.counts = +counts
         without_spans = all(spans is None for spans in rows.column("spans"))
         self.has_plain_tags = without_spans and not self.has_several
         super().__init__(_spelled({*self.counts}))
@@ -184,9 +196,12 @@ class _Split(Conversion):
         values = {"id": range(len(rows)), "spans": spans, "tags": tags} | unset
         return rows.converted(TokenExample, values)
 
-    def transitions(self) -> Transitions | None:
-        columns = map(self.renamed, self.rows.column("tag_columns"))
-        return count_transitions(chain.from_iterable(columns))
+    def transitions(self) -> Transitions:
+        renamed = Transitions()
+        for pair, number in self._transitions.items():
+            before, tag = (self.names.get(tag, tag) for tag in pair)
+            renamed[before, tag] += number
+        return renamed
 
     def first_illegal(self) -> str:
         for where, columns in self.rows.columns("where", "tag_columns"):

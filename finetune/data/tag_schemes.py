@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 
@@ -82,30 +82,18 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     return scheme_of(count_transitions(tag_sequences))
 
 
-def count_transitions(tag_sequences: Iterable[Sequence[str]]) -> Transitions | None:
-    """Count how often each tag follows another; None once a tag has no prefix of any scheme.
-
-    The edges of a sequence count as O.
-    """
-    tags: set[str] = set()
-
-    def all_pairs() -> Iterator[Iterable[tuple[str, str]]]:
-        for sequence in filter(None, tag_sequences):
-            if not tags.issuperset(sequence):
-                tags.update(sequence)
-                if not all(map(_PREFIXED.match, tags)):
-                    return
-            yield pairwise(("O", *sequence, "O"))
-
-    transitions = Counter(chain.from_iterable(all_pairs()))
-    return transitions if all(map(_PREFIXED.match, tags)) else None
+def count_transitions(tag_sequences: Iterable[Sequence[str]]) -> Transitions:
+    """Count how often each tag follows another; the edges of a sequence count as O."""
+    pairs = (pairwise(("O", *tags, "O")) for tags in filter(None, tag_sequences))
+    return Counter(chain.from_iterable(pairs))
 
 
-def scheme_of(transitions: Transitions | None) -> str | None:
+def scheme_of(transitions: Transitions) -> str | None:
     """Detect the tag scheme of the sequences whose transitions are counted."""
-    if not transitions:
+    tags = {*chain.from_iterable(transitions)}
+    if not tags or not all(map(_PREFIXED.match, tags)):
         return None
-    prefixes = {tag[0] for pair in transitions for tag in pair if tag != "O"}
+    prefixes = {tag[0] for tag in tags - {"O"}}
     if prefixes == {"I"}:
         return "IO"
     fitting = [name for name in DISTINCT_SCHEMES if prefixes <= {*SCHEMES[name]}]
