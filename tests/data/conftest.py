@@ -21,9 +21,12 @@ def on_disk(values: Iterable[Any], title: str = "") -> examples.Examples:
     return examples.Examples._mapped(held.example_type, stored(held._packed()))
 
 
+def rows_of(data: Dataset) -> Any:
+    return {split: [(e, e.where, e.key) for e in rows] for split, rows in data.splits.items()}
+
+
 def all_of(data: Dataset) -> Any:
-    splits = {split: [(e, e.where, e.key) for e in own] for split, own in data.splits.items()}
-    return splits, data.notes, data.fingerprint, check_data(data)
+    return rows_of(data), data.notes, data.fingerprint, check_data(data)
 
 
 @pytest.fixture

@@ -96,6 +96,8 @@ def test_numbers_and_several_labels():
     numbers = texts(train=[text(0, "x", 1.0), text(1, "y", 4.5)], test=[text(0, "z", 2.0)])
     messages = [f.message for f in found(numbers, "labels")]
     assert messages == ["train: numbers 1 to 4.5, mean 2.75", "test: numbers 2 to 2, mean 2.00"]
+    (classes,) = found(texts(train=[text(0, "x", 1.0), text(1, "y", 0.0)]), "numbers", "warning")
+    assert "all labels are whole numbers with a decimal point" in classes.message
     several = texts(train=[text(0, "x", ("a", "b")), text(1, "y", ())])
     assert found(several, "labels")[0].message == "train: 2 labels: a (1, 50.0%), b (1, 50.0%)"
 
@@ -105,8 +107,14 @@ def test_empty_damaged_and_long_texts():
     dataset = texts(train=rows)
     assert found(dataset, "empty")[0].locations == ("train.csv:1", "train.csv:4")
     assert found(dataset, "characters", "warning")[0].locations == ("train.csv:2",)
+    empty = texts(train=[text(i, "", "ab"[i % 2]) for i in range(8)])
+    locations = found(empty, "empty")[0].locations
+    assert len(locations) == 6 and locations[-1] == "… and 3 more"
     finding = found(dataset, "lengths", "warning", max_length=20)[0]
     assert finding.message.startswith("train: 1 example of more than 20 words")
+    words = Dataset("d", {"train": [spanned(0, 9, (0, 1, "X"))]})
+    (finding,) = found(words, "lengths", "info", max_length=5)[1:]
+    assert finding.message.endswith("1 example of more than 5 words, read in windows")
 
 
 def test_duplicates_conflicts_and_leaks():
@@ -119,17 +127,8 @@ def test_duplicates_conflicts_and_leaks():
     leak = found(dataset, "leak")[0]
     assert leak.message.startswith("test: 1 example (50.0%) also in train; test_without_leaks")
     assert (leak.level, leak.locations) == ("warning", ("test.csv:1 = train.csv:1",))
-
-
-def test_pairs_are_repeated_only_as_pairs():
-    rows = [text(0, "x", pair="y"), text(1, "x", "b", pair="z"), text(2, "y", "b", pair="x")]
-    assert not found(texts(train=rows), "duplicates")
-
-
-def test_first_locations_and_the_number_of_the_rest():
-    rows = [text(i, "", "ab"[i % 2]) for i in range(8)]
-    locations = found(texts(train=rows), "empty")[0].locations
-    assert len(locations) == 6 and locations[-1] == "… and 3 more"
+    pairs = [text(0, "x", pair="y"), text(1, "x", "b", pair="z"), text(2, "y", "b", pair="x")]
+    assert not found(texts(train=pairs), "duplicates"), "pairs are repeated only as pairs"
 
 
 def test_schemes_and_illegal_tags():
@@ -180,12 +179,6 @@ def test_several_labels_and_crossing_spans():
     (crossing,) = found(dataset, "nesting")
     assert crossing.message == "train: 1 pair of crossing spans: --decoding overlapping keeps both"
     assert crossing.locations == ("train.conll:3, words 0 to 3 (X) and 2 to 5 (Y)",)
-
-
-def test_long_documents_are_read_in_windows():
-    data = Dataset("d", {"train": [spanned(0, 9, (0, 1, "X"))]})
-    (finding,) = found(data, "lengths", "info", max_length=5)[1:]
-    assert finding.message.endswith("1 example of more than 5 words, read in windows")
 
 
 def test_words_through_a_tokenizer():
@@ -254,12 +247,6 @@ def test_labels_that_are_probably_not_meant(labels, words):
     rows = [text(i, f"text {i}", label) for i, label in enumerate(labels)]
     (finding,) = found(texts(train=rows), "labels", "warning")
     assert all(word in finding.message for word in words), finding.message
-
-
-def test_numbers_that_are_probably_classes():
-    rows = [text(i, f"text {i}", label) for i, label in enumerate([1.0, 0.0, 1.0])]
-    (finding,) = found(texts(train=rows), "numbers", "warning")
-    assert "all labels are whole numbers with a decimal point" in finding.message
 
 
 def test_pairs_and_single_texts():

@@ -17,6 +17,7 @@ from finetune.data.dataset import Dataset
 from finetune.data.questions import QUESTIONS
 from finetune.data.running_text import read_running_text
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from tests.data.conftest import rows_of
 from tests.small_data import keep_on_disk
 
 TEXTS = [
@@ -99,12 +100,6 @@ def computed_from(data: Dataset) -> Any:
     vocabulary = TrainingVocabulary.of(data.splits["train"])
     fingerprints = data.training_fingerprint, divided.fingerprint
     return rows_of(divided), fingerprints, check_data(data), check_data(divided), vocabulary
-
-
-def rows_of(data: Dataset) -> Any:
-    return {
-        split: [(each, each.where, each.key) for each in own] for split, own in data.splits.items()
-    }
 
 
 @pytest.mark.parametrize("case", CASES)

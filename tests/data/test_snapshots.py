@@ -164,26 +164,23 @@ def test_a_resumed_run(
     assert list(load_task(whole, "classify")[0].state.labels) == saved["labels"][::-1]
 
 
-def test_a_folder_that_cannot_be_written(
+def test_a_full_disk_and_a_folder_that_cannot_be_written(
     config: ClassifyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = content_of(config)
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "file"))
-    assert reads(config, monkeypatch)
-    assert content_of(config) == made
-
-
-def test_a_full_disk(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(*arguments: Any) -> Any:
         raise SaveError("no room")
 
     made = content_of(config)
     (entry,) = cache_entries()
     (entry / "about.json").unlink()
-    monkeypatch.setattr(holder.Examples, "load", write)
+    with monkeypatch.context() as patched:
+        patched.setattr(holder.Examples, "load", write)
+        assert content_of(config) == made
+        assert cache_entries() == [entry]
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "file"))
+    assert reads(config, monkeypatch)
     assert content_of(config) == made
-    assert cache_entries() == [entry]
 
 
 @pytest.mark.slow

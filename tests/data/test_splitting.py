@@ -42,6 +42,8 @@ def test_the_same_text_is_in_one_fold():
     folds = assign_folds(rows, 3)
     assert folds[::2] == folds[1::2]
     assert len(set(folds)) == 3
+    with pytest.raises(DataError, match="only 2 documents or different texts"):
+        assign_folds(texts(("a", "x"), ("b", "y"), ("A", "x")), 3)
 
 
 def test_a_document_is_in_one_fold_and_joined_by_a_long_sentence():
@@ -54,11 +56,6 @@ def test_a_document_is_in_one_fold_and_joined_by_a_long_sentence():
     examples[29] = TokenExample(29, LONG, document="9")
     folds = assign_folds(examples, 5)
     assert folds[0] == folds[29]
-
-
-def test_too_few_to_deal():
-    with pytest.raises(DataError, match="only 2 documents or different texts"):
-        assign_folds(texts(("a", "x"), ("b", "y"), ("A", "x")), 3)
 
 
 def held(examples: list, share: float | None = None) -> tuple[list, list]:

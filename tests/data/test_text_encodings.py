@@ -218,12 +218,3 @@ def test_old_line_ends_have_a_sentence(name: str, content: str, tmp_path: Path):
     path.write_bytes(content.encode().replace(b"\n", b"\r"))
     with pytest.raises(DataError, match="carriage returns alone"):
         read(str(path))
-
-
-def test_the_header_of_a_file_that_was_joined_is_refused(tmp_path: Path):
-    for name, rows in (("a.csv", ROWS), ("a.tsv", ROWS.replace(",", "\t"))):
-        (path := tmp_path / name).write_text(rows + rows)
-        with pytest.raises(DataError, match=f"{name}:4: the header again, as of files"):
-            read_text(str(path))
-    (path := tmp_path / "b.csv").write_text("text\ntext\n")
-    assert [row.text for row in read_text_file(path)] == ["text"], "one column may hold the word"

@@ -75,6 +75,8 @@ def test_wrong_tag_column(error):
         "word, pos, chunk, ner. Perhaps you meant 'ner'?"
     )
     assert "no column '4'" in error("a.conll", CONLL2003, columns={"tags": "4"})
+    message = error("a.conll", "Ann NN x\nran VB y\n", columns={"tags": "1,2"})
+    assert "a.conll:1: several columns of tags, but they are not span tags" in message
     assert "roles here are words, tags, spans, text" in error(
         "a.conll", CONLL2003, columns={"label": "4"}
     )
@@ -156,11 +158,6 @@ def test_genia_has_levels(read):
 def test_layers_without_nesting_become_tags(read):
     content = "1\tAnn\tB-PER\tO\n2\tran\tO\tO\n3\tParis\tO\tB-LOC\n"
     assert train(read("a.tsv", content))[0].tags == ("B-PER", "O", "B-LOC")
-
-
-def test_layers_must_spell_spans(error):
-    message = error("a.conll", "Ann NN x\nran VB y\n", columns={"tags": "1,2"})
-    assert "a.conll:1: several columns of tags, but they are not span tags" in message
 
 
 def test_german_conll_takes_the_last_of_five(read):
@@ -262,11 +259,6 @@ def test_schemes_of_splits(tmp_path):
         read_tokens(str(tmp_path))
 
 
-def test_prefixes_of_no_scheme(error):
-    message = error("a.conll", "a B-X\nb L-X\nc B-X\nd E-X\n")
-    assert "prefixes of the tags (B-, E-, L-) fit no one scheme" in message
-
-
 # --- JSON ------------------------------------------------------------------------------------
 
 
@@ -316,10 +308,12 @@ def test_nested_spans_leave_all_tags_unset(read):
         {"tokens": ["a", "b"], "spans": [[1, 2, "Y"], [0, 2, "X"], [1, 2, "Y"]]},
         {"tokens": ["a", "b"], "spans": [[0, 1, "X"]]},
         {"tokens": ["a", "b"], "spans": []},
+        {"tokens": ["a", "b"]},
     )
     examples = train(read("a.jsonl", rows))
-    assert [e.tags for e in examples] == [None, None, None]
+    assert [e.tags for e in examples] == [None, None, None, None]
     assert examples[0].spans == (Span(0, 2, "X"), Span(1, 2, "Y"))
+    assert examples[3].spans is None, "a row without spans has no gold"
 
 
 def test_tags_and_nested_spans_side_by_side(read):
@@ -377,26 +371,14 @@ def test_json_and_columns_may_be_mixed(tmp_path):
     assert dataset.format == "conll+jsonl"
 
 
-def test_rows_without_spans_have_no_gold(read):
-    rows = jsonl({"text": "Ann ran", "spans": [[0, 3, "PER"]]}, {"text": "Lee ran"})
-    dataset = read("a.jsonl", rows)
-    assert train(dataset)[1].spans is None
-
-
-def test_several_labels_of_one_extent_stay(read):
+def test_several_labels_of_one_extent_stay(read, tmp_path):
     both = {"tokens": ["Ann", "ran"], "spans": [[0, 1, "PER"], [0, 1, "Runner"], [0, 1, "PER"]]}
     assert train(read("a.jsonl", jsonl(both)))[0].spans == (Span(0, 1, "PER"), Span(0, 1, "Runner"))
     listed = {"text": "Ann ran", "spans": [{"start": 0, "end": 3, "labels": ["Runner", "PER"]}]}
     spans = [train(read("a.jsonl", jsonl(row)))[0].spans for row in (listed, both)]
-    assert spans[0] == spans[1]
-
-
-def test_several_labels_in_columns_stay(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text("1\tAnn\tB-PER\tB-Runner\n2\tran\tO\tO\n")
-    expected = (Span(0, 1, "PER"), Span(0, 1, "Runner"))
-    assert train(read_tokens(str(path)))[0].spans == expected
-    assert read_gold(path)[0].spans == expected
+    columns = "1\tAnn\tB-PER\tB-Runner\n2\tran\tO\tO\n"
+    assert spans[0] == spans[1] == train(read("a.tsv", columns))[0].spans
+    assert spans[0] == read_gold(tmp_path / "a.tsv")[0].spans
 
 
 def test_discontinuous_spans_are_enclosed_and_counted(read, tmp_path):
@@ -441,6 +423,7 @@ def test_the_text_of_a_span_may_differ_in_blanks_and_case(read):
         ("a.conll", "a\nb\n", ["a.conll: there are words but no tags", "word<TAB>tag"]),
         ("a.conll", "\n\n", ["a.conll: the train split is empty"]),
         ("a.csv", "a,O\n", ["a.csv", "CSV rows cannot hold words", "CoNLL columns"]),
+        ("a.conll", "a B-X\nb L-X\nc E-X\n", ["prefixes of the tags (B-, E-, L-) fit no one"]),
     ],
 )
 def test_errors_name_the_line_and_the_remedy(error, name, content, words):

@@ -155,8 +155,5 @@ def test_proposed_width_is_the_smallest_that_covers_enough(widths):
     held = {limit: sum(width <= limit for width in widths) for limit in range(61)}
     enough = [limit for limit in held if held[limit] * 1000 >= 995 * len(widths)]
     assert proposed_width(Counter(widths)) == enough[0]
-
-
-def test_no_spans_have_no_width():
     with pytest.raises(ValueError, match="no spans"):
         proposed_width({})
