@@ -12,24 +12,13 @@ from typing import Any, NamedTuple
 from finetune.config.metric_properties import properties_of
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
+from finetune.evaluation import significance
 from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs, notes_on
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, find_system, read_summary
-from finetune.evaluation.significance import (
-    ALPHA,
-    Comparison,
-    Counts,
-    Estimate,
-    compare,
-    count_metric,
-    custom_counts,
-    estimate,
-    fold_test,
-    holm,
-    observed_scores,
-)
+from finetune.evaluation.significance import ALPHA, Comparison, Counts, Estimate
 from finetune.types import UserError, quantity
 
 
@@ -51,7 +40,7 @@ class ComparisonOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted:
+class SystemComparison:
     """The counts of a metric for each run of each system on the same gold."""
 
     files: Sequence[tuple[Path, ...]]
@@ -71,40 +60,37 @@ class Counted:
         resamples, seed = self.options.resamples, self.options.seed
         return {"num_resamples": resamples, "seed": seed, "limits": score_limits(self.metric)}
 
-
-@dataclass(frozen=True, kw_only=True)
-class SystemComparison(Counted):
-    """The comparison of systems A and B."""
-
-    result: Comparison
+    @property
+    def result(self) -> Comparison:
+        """The comparison of the first two systems."""
+        return significance.compare(*self.counts[:2], **self.how)
 
 
 def compare_systems(
     first: str, second: str, *, options: ComparisonOptions | None = None
 ) -> SystemComparison:
     """Compare two systems, each named as ``find_system`` reads it."""
-    counted = _count([first, second], options or ComparisonOptions())
-    return SystemComparison(**vars(counted), result=compare(*counted.counts, **counted.how))
+    return _count([first, second], options or ComparisonOptions())
 
 
-def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
+def _count(systems: Sequence[str], options: ComparisonOptions) -> SystemComparison:
     files = [find_system(system, options.split) for system in systems]
     aligned = align_runs(list(chain.from_iterable(files)), options.source)
     type, metric = aligned.runs[0].type, options.metric
     if metric is not None and ".py:" in metric:
         metric, custom = load_metric(metric)
-        counts, lower = custom_counts(custom, aligned.runs), custom.lower_is_better
+        counts, lower = significance.custom_counts(custom, aligned.runs), custom.lower_is_better
     else:
         run = RunFolder.open(files[0][0].parent)
         usual = run.usual_metric(options.split, type.default)
         try:
-            counts = count_metric(metric or usual, aligned.runs)
+            counts = significance.count_metric(metric or usual, aligned.runs)
             metric = metric or usual
         except UserError:
             if metric is not None:
                 raise
             metric = type.default  # a custom metric selected the model
-            counts = count_metric(metric, aligned.runs)
+            counts = significance.count_metric(metric, aligned.runs)
         lower = properties_of(metric).lower_is_better
     for name, option, value in (
         ("f1", "--positive", options.source.positive),
@@ -131,7 +117,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         for file, tables in zip(system, runs, strict=False):
             of_system |= dict.fromkeys(notes_on(tables, file.parent))
         notes.append(" ".join(of_system))
-    return Counted(
+    return SystemComparison(
         files=files,
         counts=[[next(remaining) for _ in system] for system in files],
         metric=metric,
@@ -200,7 +186,7 @@ def score_systems(
         named = zip(names, counted.notes, strict=True)
         notes += [f"{data}: {counted.positive_note}"] if counted.positive_note else []
         notes += [f"{data}, {name}: {note}" for name, note in named if note]
-        means = [float(observed_scores(runs).mean()) for runs in counted.counts]
+        means = [float(significance.observed_scores(runs).mean()) for runs in counted.counts]
         best = min(means) if counted.lower_is_better else max(means)
         against = counted.counts[names.index(baseline)] if baseline in names else None
         for name, runs, mean in zip(names, counted.counts, means, strict=True):
@@ -210,14 +196,16 @@ def score_systems(
                     name,
                     data,
                     counted.metric,
-                    estimate(runs, **counted.how),
-                    standard_deviation(observed_scores(runs).tolist()),
+                    significance.estimate(runs, **counted.how),
+                    standard_deviation(significance.observed_scores(runs).tolist()),
                     len(runs),
                     math.isclose(mean, best, rel_tol=1e-9),
-                    compare(runs, against, **counted.how) if against and tested else None,
+                    significance.compare(runs, against, **counted.how)
+                    if against and tested
+                    else None,
                 )
             )
-    p_values = iter(holm([score.test.p for score in table if score.test]))
+    p_values = iter(significance.holm([score.test.p for score in table if score.test]))
     for index, score in enumerate(table):
         if score.test:
             table[index] = score._replace(test=score.test._replace(adjusted=next(p_values)))
@@ -258,8 +246,10 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
     ratio = summaries[0]["ratio"]
     pairs = [(scores[0][name], scores[1][name]) for name in names]
     limits = score_limits(metric)
-    one, other = (fold_test(side, ratio, limits)[0] for side in zip(*pairs, strict=True))
-    difference, p = fold_test([a - b for a, b in pairs], ratio)
+    one, other = (
+        significance.fold_test(side, ratio, limits)[0] for side in zip(*pairs, strict=True)
+    )
+    difference, p = significance.fold_test([a - b for a, b in pairs], ratio)
     return FoldComparison(metric, one, other, difference, p, len(names))
 
 

@@ -8,7 +8,7 @@ Nock & Famili 2006). The predictions name the separator of the levels.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -87,22 +87,26 @@ def _cut(tables: Tables, level: int) -> Tables:
     return replace(levels, names=tuple(sorted({*levels.names, *names})))
 
 
-def level_metrics(tables: Tables, names: Iterable[str]) -> dict[str, Metric]:
-    """Make the metrics of each level of labels with these ``names``.
+def with_levels(tables: Tables) -> Tables:
+    """Add the metrics of each level, if the predictions name the separator of levels.
 
     The main metric and macro F1 are those of labels that are cut after a level, where a label with
     fewer levels stays as it is: ``accuracy_level:1`` is the accuracy of first levels.
     """
-    separator = tables.separator or ""
+    separator = next((p.separator for p in tables.predictions), tables.separator)
+    if separator is None:
+        return tables
+    names = {*tables.labels, *tables.items.gold, *tables.items.answer} - {None}
 
     def counts(tables: Tables, metric: Metric, level: int) -> np.ndarray:
         return metric.counts(_cut(tables, level))
 
     metrics = tables.type.metrics
-    return {
+    levels = {
         f"{name}_level:{level + 1}": replace(
             metrics[name], counts=partial(counts, metric=metrics[name], level=level + 1)
         )
         for level in range(1 + max(name.count(separator) for name in names))
         for name in (tables.type.default, "macro_f1")
     }
+    return replace(tables, separator=separator, further_metrics=levels)

@@ -320,20 +320,18 @@ def count(column: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda sums: sums[..., column].astype(int)
 
 
-def bucket(value: int, starts: Sequence[int]) -> str:
-    """Name the subgroup of a number; subgroups begin at ``starts``.
+def buckets(values: Iterable[int | None], starts: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Name the subgroup of each number, "" for None, and all subgroups in order.
 
-    >>> bucket(7, (1, 2, 11))
-    '2-10'
+    The subgroups begin at ``starts``.
+
+    >>> buckets([7, None], (1, 2, 11))
+    (['2-10', ''], ['1', '2-10', '11+'])
     """
-    return buckets(starts)[max(0, bisect_right(starts, value) - 1)]
-
-
-def buckets(starts: Sequence[int]) -> list[str]:
-    """Name the subgroups of ``bucket`` in order: ``1``, ``2-10``, ``11+``."""
     ranges = [(start, after - 1) for start, after in pairwise(starts)]
-    closed = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
-    return [*closed, f"{starts[-1]}+"]
+    order = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    order.append(f"{starts[-1]}+")
+    return ["" if v is None else order[max(0, bisect_right(starts, v) - 1)] for v in values], order
 
 
 def right_by_group(items: Items, names: Iterable[str], order: Sequence[str], unit: str) -> Grouping:

@@ -269,47 +269,43 @@ def _confusion(analysis: Analysis) -> Section:
 
 
 def _calibration(analysis: Analysis) -> Section:
-    notes, charts_of = [], []
+    notes, drawn = list[str](), list[Chart]()
     if analysis.bins:
-        notes = [
+        notes.append(
             f"ECE {analysis.calibration_error:.4f}. The expected calibration error is the mean "
             "distance of confidence and accuracy over all predictions. Each bar is the accuracy "
             "of the predictions with a confidence in its range; the line across it is their mean "
             "confidence. Bars below the diagonal are overconfident, bars above it underconfident."
+        )
+        caption = f"Accuracy by confidence ({analysis.run.type.wording.confidence})"
+        label = f"{caption}. Expected calibration error {analysis.calibration_error:.4f}."
+        bars = [
+            charts.Bar(
+                *(low, high, accuracy, confidence),
+                f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, "
+                f"mean confidence {confidence:.3f}, accuracy {accuracy:.3f}",
+            )
+            for low, high, number, confidence, accuracy in analysis.bins
+            if number
         ]
-        charts_of.append(_reliability(analysis))
+        unit = charts.Ranges(0.0, 1.0, 0.0, 1.0)
+        drawn.append(charts.chart(caption, "confidence", label=label, bars=bars, ranges=unit))
     elif not analysis.run.items.has_sizes:
-        notes = ["The predictions hold no probabilities, so calibration is unknown."]
+        notes.append("The predictions hold no probabilities, so calibration is unknown.")
     if "risk" in analysis.tables:
-        charts_of.append(_risk_chart(analysis))
         notes.append(
             "Risk is the share of wrong answers if only the most confident ones are given, and "
             "coverage the share of answers that are given."
         )
-    return Section("", notes, charts_of)
-
-
-def _reliability(analysis: Analysis) -> Chart:
-    caption = f"Accuracy by confidence ({analysis.run.type.wording.confidence})"
-    label = f"{caption}. Expected calibration error {analysis.calibration_error:.4f}."
-    bars = []
-    for low, high, number, confidence, accuracy in analysis.bins:
-        tooltip = (
-            f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, "
-            f"mean confidence {confidence:.3f}, accuracy {accuracy:.3f}"
+        points = [(row["coverage"], row["risk"]) for row in analysis.tables["risk"][::-1]]
+        top = max(risk for _, risk in points) or 1.0
+        label = "Risk over coverage. All answers are given at coverage 1."
+        ranges = charts.Ranges(0.0, 1.0, 0.0, top * 1.1)
+        lines = [("risk", points)]
+        drawn.append(
+            charts.chart("Risk over coverage", "coverage", label=label, lines=lines, ranges=ranges)
         )
-        bars += [charts.Bar(low, high, accuracy, confidence, tooltip)] if number else []
-    unit = charts.Ranges(0.0, 1.0, 0.0, 1.0)
-    return charts.chart(caption, "confidence", label=label, bars=bars, ranges=unit)
-
-
-def _risk_chart(analysis: Analysis) -> Chart:
-    points = [(row["coverage"], row["risk"]) for row in analysis.tables["risk"][::-1]]
-    caption = "Risk over coverage"
-    label = f"{caption}. All answers are given at coverage 1."
-    top = max(risk for _, risk in points) or 1.0
-    ranges = charts.Ranges(0.0, 1.0, 0.0, top * 1.1)
-    return charts.chart(caption, "coverage", label=label, lines=[("risk", points)], ranges=ranges)
+    return Section("", notes, drawn)
 
 
 def _environment(run: Run) -> Section:

@@ -15,19 +15,14 @@ from typing import Any
 from finetune.config.tasks import affects_results
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
+from finetune.evaluation import significance
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze
 from finetune.evaluation.prediction_types import score_limits
 from finetune.evaluation.prediction_types.labels import metric_title
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, read_summary, require_common_scores
-from finetune.evaluation.significance import (
-    ALPHA,
-    Estimate,
-    count_metric,
-    estimate,
-    observed_scores,
-)
+from finetune.evaluation.significance import ALPHA, Estimate
 from finetune.types import UserError, abbreviated, quantity
 
 MOST_CLASSES = 10
@@ -109,13 +104,11 @@ class ModelRuns:
         return str(model), str(config.get("data", "?"))
 
     @property
-    def baseline(self) -> Mapping[str, Any] | None:
+    def baseline(self) -> Baseline | None:
         """The majority-class baseline of the split of the score."""
         baselines = self.seeds.get("baselines") or self.runs[0].environment.get("baselines") or {}
         baseline = baselines.get(self.score.split, {}) if self.score else {}
-        if not {"label", "metric", "share"} <= baseline.keys():
-            return None
-        return {**baseline, "rule": Baseline(**baseline).rule}
+        return Baseline(**baseline) if {"label", "metric", "share"} <= baseline.keys() else None
 
     @property
     def verdicts(self) -> Sequence[Mapping[str, Any]]:
@@ -237,13 +230,13 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
     type = predictions[0].type
     metric = analyzed[0][0].usual_metric(split, type.default)
     try:
-        counts = count_metric(metric, predictions)
+        counts = significance.count_metric(metric, predictions)
     except UserError as error:
         warnings.append(f"the interval is for {type.default}, not for {metric}: {error}")
         metric = type.default
-        counts = count_metric(metric, predictions)
-    interval = estimate(counts, limits=score_limits(metric))
-    scores = tuple(observed_scores(counts).tolist())
+        counts = significance.count_metric(metric, predictions)
+    interval = significance.estimate(counts, limits=score_limits(metric))
+    scores = tuple(significance.observed_scores(counts).tolist())
     return MainScore(
         metric,
         split,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.data.spans import inner_spans
-from finetune.evaluation.items import bucket, buckets
+from finetune.evaluation.items import buckets
 from finetune.evaluation.prediction_types import TYPES, scores_of
 from finetune.evaluation.prediction_types.spans import SEEN_ENTITIES, depths
 from finetune.evaluation.prediction_types.tags import SEEN_WORDS
@@ -49,9 +49,8 @@ def span_tables(*sides, train=None) -> dict[str, list[dict]]:
 
 
 def test_buckets():
-    starts = (1, 2, 11, 51)
-    assert buckets(starts) == ["1", "2-10", "11-50", "51+"]
-    names = [bucket(n, starts) for n in (0, 1, 2, 10, 11, 50, 51, 10**6)]
+    names, order = buckets((0, 1, 2, 10, 11, 50, 51, 10**6), (1, 2, 11, 51))
+    assert order == ["1", "2-10", "11-50", "51+"]
     assert names == "1 1 2-10 2-10 11-50 11-50 51+ 51+".split()
 
 

@@ -27,7 +27,6 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    bucket,
     buckets,
     count,
     decided_items,
@@ -179,14 +178,11 @@ def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPredi
 
 
 def _groupings(tables: Tables) -> dict[str, Grouping]:
-    answers = [
-        bucket(len(gold[0].split()), ANSWER_LENGTHS) if gold else UNANSWERABLE
-        for gold in tables.gold
-    ]
-    lengths = [bucket(num_words(example), TEXT_LENGTHS) for example in tables.examples]
-    groups: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-        "answer length": (answers, [UNANSWERABLE, *buckets(ANSWER_LENGTHS)]),
-        "text length": (lengths, buckets(TEXT_LENGTHS)),
+    sizes = (len(gold[0].split()) if gold else None for gold in tables.gold)
+    answers, order = buckets(sizes, ANSWER_LENGTHS)
+    groups = {
+        "answer length": ([name or UNANSWERABLE for name in answers], [UNANSWERABLE, *order]),
+        "text length": buckets(map(num_words, tables.examples), TEXT_LENGTHS),
     }
     columns = [_question_counts(tables, exact) for exact in (False, True)]
     return {

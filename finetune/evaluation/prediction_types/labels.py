@@ -26,7 +26,7 @@ import numpy as np
 from finetune.data import DataError
 from finetune.data.labels import agreement, canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
-from finetune.evaluation import hierarchy
+from finetune.evaluation import hierarchy, metrics
 from finetune.evaluation.items import (
     Classes,
     Grouping,
@@ -34,7 +34,6 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    bucket,
     buckets,
     decided_items,
     probability,
@@ -42,24 +41,7 @@ from finetune.evaluation.items import (
     set_items,
     wrong_value,
 )
-from finetune.evaluation.metrics import (
-    CLASS_METRICS,
-    ECE,
-    Metric,
-    by_example,
-    class_counts,
-    f1,
-    item_counts,
-    macro_f1,
-    mean,
-    means,
-    pearson,
-    ratio,
-    recall,
-    spearman,
-    weighted_f1,
-    weighted_ranks,
-)
+from finetune.evaluation.metrics import CLASS_METRICS, ECE, Metric
 from finetune.types import TextExample, TextPrediction, UserError, abbreviated, did_you_mean
 
 NO_LABEL = ""
@@ -87,20 +69,19 @@ def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPrediction:
-    label, scores, score = row["label"], row.get("scores"), row.get("score")
-    if label is None:
-        label = NO_LABEL
-        if row.get("withheld") is None:  # a blank text
-            scores = score = None
+    label = None if row["label"] == NO_LABEL else row["label"]
+    if not isinstance(label, str | None):
+        label = _checked(where, "label", label)
+    scores, score = row.get("scores"), row.get("score")
+    if label is None and row.get("withheld") is None:  # a blank text
+        scores = score = None
     if isinstance(scores, dict):
         score = scores.get(str(label)) if score is None else score
         scores = {name: probability(value, None) for name, value in scores.items()}
     has_all = isinstance(scores, dict) and None not in scores.values()
-    if not isinstance(label, str):
-        label = _checked(where, "label", label)
     return TextPrediction(
         example.id,
-        None if label == NO_LABEL else label,
+        label,
         probability(score, None),
         scores if has_all else None,
         row.get("positive_label"),
@@ -295,8 +276,8 @@ def num_words(example: TextExample) -> int:
 
 def by_length(tables: Tables, unit: str) -> Grouping:
     """Group texts, or pairs of texts, by length."""
-    lengths = (bucket(num_words(example), TEXT_LENGTHS) for example in tables.examples)
-    return right_by_group(tables.items, lengths, buckets(TEXT_LENGTHS), unit)
+    lengths = buckets(map(num_words, tables.examples), TEXT_LENGTHS)
+    return right_by_group(tables.items, *lengths, unit)
 
 
 _SHARED: dict[str, Any] = {
@@ -330,8 +311,8 @@ def _cross_entropies(tables: Tables, of_votes: bool) -> np.ndarray:
         probabilities = np.round(probabilities, 6)  # the digits of prediction files
     sums = np.broadcast_to(probabilities.sum(-1, keepdims=True), probabilities.shape)
     # 1e-6 is the least probability of prediction files that is not 0
-    logs = np.log(np.maximum(ratio(probabilities, sums), 1e-6))
-    return means(0.0 - (votes * logs).sum(-1))
+    logs = np.log(np.maximum(metrics.ratio(probabilities, sums), 1e-6))
+    return metrics.means(0.0 - (votes * logs).sum(-1))
 
 
 def _majority_shares(tables: Tables) -> np.ndarray:
@@ -342,12 +323,12 @@ def _majority_shares(tables: Tables) -> np.ndarray:
 VOTE_METRICS = {
     "soft_cross_entropy": Metric(
         partial(_cross_entropies, of_votes=False),
-        mean,
+        metrics.mean,
         lambda tables: tables.distributions and tables.all_probabilities,
     ),
-    "agreement": Metric(_majority_shares, mean, attrgetter("distributions")),
+    "agreement": Metric(_majority_shares, metrics.mean, attrgetter("distributions")),
     "votes_entropy": Metric(
-        partial(_cross_entropies, of_votes=True), mean, attrgetter("distributions")
+        partial(_cross_entropies, of_votes=True), metrics.mean, attrgetter("distributions")
     ),
 }
 """The metrics of texts with votes (soft labels; Uma, Fornaciari, Hovy, Paun, Plank & Poesio 2021,
@@ -362,7 +343,7 @@ def _cost_counts(tables: Tables) -> np.ndarray:
     # a text without a label, as a blank one, costs as much as the dearest label
     rows = zip((tables.costs[gold] for gold in tables.gold), tables.predicted, strict=True)
     costs = [of_gold.get(predicted, max(of_gold.values())) for of_gold, predicted in rows]
-    return means(costs)
+    return metrics.means(costs)
 
 
 def _label_tables(tables: Tables) -> Tables:
@@ -370,28 +351,26 @@ def _label_tables(tables: Tables) -> Tables:
     labels = {*tables.labels} or {*items.gold, *items.answer} - {NO_LABEL}
     if positive is None and len(labels) == 2:
         positive = positive_label(labels, Counter(tables.gold))
-    separator = next((p.separator for p in tables.predictions), tables.separator)
-    tables = replace(tables, items=items, positive=positive, separator=separator)
+    tables = replace(tables, items=items, positive=positive)
     if any(example.votes is not None for example in tables.examples):
         distributions = [example.label_distribution() for example in tables.examples]
         tables = replace(tables, distributions=distributions)
-    if separator is not None:
-        levels = hierarchy.level_metrics(tables, {*labels, *items.gold, *items.answer})
-        tables = replace(tables, further_metrics=levels)
-    return tables
+    return hierarchy.with_levels(tables)
 
 
 LABEL = PredictionType(
     name="label",
     wording=Wording("a label", "text", "labels", WITHOUT_LABELS),
     metrics={
-        "accuracy": Metric(item_counts, recall),
+        "accuracy": Metric(metrics.item_counts, metrics.recall),
         **CLASS_METRICS,
         "f1": Metric(
-            lambda tables: item_counts(tables, tables.positive), f1, attrgetter("positive")
+            lambda tables: metrics.item_counts(tables, tables.positive),
+            metrics.f1,
+            attrgetter("positive"),
         ),
-        "micro_f1": Metric(item_counts, f1, reported=False),
-        "mean_cost": Metric(_cost_counts, mean, attrgetter("costs")),
+        "micro_f1": Metric(metrics.item_counts, metrics.f1, reported=False),
+        "mean_cost": Metric(_cost_counts, metrics.mean, attrgetter("costs")),
         **ECE,
         **VOTE_METRICS,
         **hierarchy.METRICS,
@@ -400,7 +379,7 @@ LABEL = PredictionType(
     tables=_label_tables,
     groupings=lambda tables: {"text length": by_length(tables, "texts")},
     calibrated=lambda tables: tables.items.take(tables.items.predicted != NO_LABEL),
-    classes=Classes("label", {"{}": item_counts}, confusions=True),
+    classes=Classes("label", {"{}": metrics.item_counts}, confusions=True),
     one_class=True,
     **_SHARED,
 )
@@ -425,14 +404,14 @@ def set_class_counts(tables: Tables) -> np.ndarray:
 
     Averages include all of these, as in scikit-learn.
     """
-    counts = class_counts(tables)
+    counts = metrics.class_counts(tables)
     of_model = np.isin(tables.names, tables.labels).astype(np.int64)[:, None]
     ones = np.broadcast_to(of_model, (*counts.shape[:2], 1))
     return np.concatenate([counts, ones], axis=-1)
 
 
 def _num_wrong(tables: Tables) -> np.ndarray:
-    return by_example(tables, ~tables.items.credit)
+    return metrics.by_example(tables, ~tables.items.credit)
 
 
 def _hamming_counts(tables: Tables) -> np.ndarray:
@@ -443,7 +422,7 @@ def _hamming_counts(tables: Tables) -> np.ndarray:
 
 def _hamming_loss(sums: np.ndarray) -> np.ndarray:
     # the fraction of wrong decisions [..., 2 + C] -> [...] (Tsoumakas & Katakis 2007)
-    return ratio(sums[..., 0], sums[..., 1] * (sums[..., 2:] > 0).sum(axis=-1))
+    return metrics.ratio(sums[..., 0], sums[..., 1] * (sums[..., 2:] > 0).sum(axis=-1))
 
 
 def _with_label_items(tables: Tables) -> Tables:
@@ -453,12 +432,7 @@ def _with_label_items(tables: Tables) -> Tables:
         missed = np.array([label is None for label in items.predicted], bool)
         sides = zip(items.example[missed], items.gold[missed], strict=True)
         items.score[missed] = [1 - scores[index].get(label, math.nan) for index, label in sides]
-    separator = next((p.separator for p in tables.predictions), tables.separator)
-    tables = replace(tables, items=items, separator=separator)
-    if separator is None:
-        return tables
-    names = {*tables.labels, *items.gold, *items.predicted} - {None}
-    return replace(tables, further_metrics=hierarchy.level_metrics(tables, names))
+    return hierarchy.with_levels(replace(tables, items=items))
 
 
 def _every_label(tables: Tables) -> Items:
@@ -472,10 +446,12 @@ LABELS = PredictionType(
     name="labels",
     wording=Wording("sets of labels", "text", "labels that may apply", WITHOUT_LABELS),
     metrics={
-        "micro_f1": Metric(item_counts, f1),
-        "macro_f1": Metric(set_class_counts, macro_f1),
-        "weighted_f1": Metric(set_class_counts, weighted_f1),
-        "subset_accuracy": Metric(lambda tables: means(_num_wrong(tables) == 0), mean),
+        "micro_f1": Metric(metrics.item_counts, metrics.f1),
+        "macro_f1": Metric(set_class_counts, metrics.macro_f1),
+        "weighted_f1": Metric(set_class_counts, metrics.weighted_f1),
+        "subset_accuracy": Metric(
+            lambda tables: metrics.means(_num_wrong(tables) == 0), metrics.mean
+        ),
         "hamming_loss": Metric(_hamming_counts, _hamming_loss),
         **ECE,
         **hierarchy.METRICS,
@@ -483,7 +459,7 @@ LABELS = PredictionType(
     default="micro_f1",
     tables=_with_label_items,
     calibrated=_every_label,
-    classes=Classes("label", {"{}": item_counts}),
+    classes=Classes("label", {"{}": metrics.item_counts}),
     **_SHARED,
 )
 
@@ -525,7 +501,7 @@ def _as_numbers(tables: Tables) -> Tables:
             if metric.weighted:  # cosines are reported by the names that `sentence` gives them
                 further[name] = replace(metric, reported=name.endswith("_all"))
         weights = np.ones((1, len(gold)))
-        sides = [weighted_ranks(side, weights)[0] / len(gold) for side in sides]
+        sides = [metrics.weighted_ranks(side, weights)[0] / len(gold) for side in sides]
     deviation = np.abs(sides[0] - sides[1])
     nothing = np.zeros(len(gold), bool)  # no number is exactly right
     columns = {"deviation": deviation, "category": np.full(len(gold), category, object)}
@@ -537,13 +513,15 @@ NUMBER = PredictionType(
     name="number",
     wording=Wording("numbers", "text", without_gold=WITHOUT_LABELS),
     metrics={
-        "pearson": Metric(_pairs, pearson, weighted=True),
-        "spearman": Metric(_pairs, spearman, weighted=True),
+        "pearson": Metric(_pairs, metrics.pearson, weighted=True),
+        "spearman": Metric(_pairs, metrics.spearman, weighted=True),
         "mse": Metric(
-            lambda tables: means(tables.items.columns["deviation"] ** 2), mean, _on_scale_of_gold
+            lambda tables: metrics.means(tables.items.columns["deviation"] ** 2),
+            metrics.mean,
+            _on_scale_of_gold,
         ),
-        "pearson_all": Metric(_pairs, pearson, reported=False, weighted=True),
-        "spearman_all": Metric(_pairs, spearman, reported=False, weighted=True),
+        "pearson_all": Metric(_pairs, metrics.pearson, reported=False, weighted=True),
+        "spearman_all": Metric(_pairs, metrics.spearman, reported=False, weighted=True),
     },
     default="pearson",
     tables=_as_numbers,

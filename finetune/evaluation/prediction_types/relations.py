@@ -21,6 +21,7 @@ import numpy as np
 from finetune.data.spans import chars_to_words, words_to_chars
 from finetune.data.token_rows import TokenRow, read_relations
 from finetune.data.tokens import read_gold
+from finetune.evaluation import metrics
 from finetune.evaluation.items import (
     Classes,
     Items,
@@ -30,16 +31,7 @@ from finetune.evaluation.items import (
     probability,
     set_items,
 )
-from finetune.evaluation.metrics import (
-    ECE,
-    Metric,
-    class_counts,
-    f1,
-    item_counts,
-    macro_f1,
-    rates,
-    set_counts,
-)
+from finetune.evaluation.metrics import ECE, Metric
 from finetune.evaluation.prediction_types.spans import check_words, sentence_of_row, sides_in_words
 from finetune.types import Relation, RelationPrediction, TokenExample
 
@@ -56,7 +48,7 @@ def _untyped_counts(tables: Tables) -> np.ndarray:
         [{(*r.subject[:2], *r.object[:2], r.label) for r in relations} for relations in side]
         for side in (tables.gold, tables.predicted)
     )
-    return set_counts(gold, predicted)
+    return metrics.set_counts(gold, predicted)
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> RelationPrediction:
@@ -121,9 +113,9 @@ RELATIONS = PredictionType(
         "relations", "sentence", "predicted relations", "no `relations` to score against."
     ),
     metrics={
-        **rates("relation_{}_strict"),
-        "relation_f1": Metric(_untyped_counts, f1),
-        "relation_f1_macro": Metric(class_counts, macro_f1),
+        **metrics.rates("relation_{}_strict"),
+        "relation_f1": Metric(_untyped_counts, metrics.f1),
+        "relation_f1_macro": Metric(metrics.class_counts, metrics.macro_f1),
         **ECE,
     },
     default="relation_f1_strict",
@@ -133,6 +125,6 @@ RELATIONS = PredictionType(
     read_gold=partial(read_gold, relations=True),
     gold_of_row=sentence_of_row,
     sides=sides_in_words,
-    classes=Classes("relation", {"relation_{}_strict": item_counts}, scored=True),
+    classes=Classes("relation", {"relation_{}_strict": metrics.item_counts}, scored=True),
     in_words=True,
 )

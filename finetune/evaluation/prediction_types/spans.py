@@ -9,7 +9,7 @@ missed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -22,6 +22,7 @@ from finetune.data.spans import words_to_chars
 from finetune.data.tag_schemes import detect_scheme
 from finetune.data.token_rows import TokenRow, read_relations, read_spans
 from finetune.data.tokens import read_gold
+from finetune.evaluation import metrics
 from finetune.evaluation.items import (
     Classes,
     Grouping,
@@ -29,25 +30,13 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    bucket,
     buckets,
     count,
     probability,
     set_items,
     wrong_value,
 )
-from finetune.evaluation.metrics import (
-    ECE,
-    RATES,
-    Metric,
-    by_example,
-    class_counts,
-    item_counts,
-    macro_f1,
-    rates,
-    ratio,
-    set_counts,
-)
+from finetune.evaluation.metrics import ECE, RATES, Metric
 from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, Span, SpanPrediction, TokenExample, quantity
 
@@ -212,8 +201,8 @@ def matched_items(
 def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
     matches = tables.items.columns["category"]
     credits = np.array([CRITERIA[criterion].get(category, 0.0) for category in matches])
-    counts = item_counts(tables).astype(np.float64)
-    counts[:, 0] = by_example(tables, credits)
+    counts = metrics.item_counts(tables).astype(np.float64)
+    counts[:, 0] = metrics.by_example(tables, credits)
     return counts
 
 
@@ -222,8 +211,11 @@ def subgroup_f1(sums: np.ndarray) -> np.ndarray:
 
     Found and correct differ where the subgroup of a span depends on the spans around it (depth).
     """
-    recall, precision = ratio(sums[..., 1], sums[..., 0]), ratio(sums[..., 3], sums[..., 2])
-    return ratio(2 * precision * recall, precision + recall)
+    recall, precision = (
+        metrics.ratio(sums[..., 1], sums[..., 0]),
+        metrics.ratio(sums[..., 3], sums[..., 2]),
+    )
+    return metrics.ratio(2 * precision * recall, precision + recall)
 
 
 def _has_characters(tables: Tables) -> bool:
@@ -241,7 +233,7 @@ def _character_counts(tables: Tables) -> np.ndarray:
     for example, prediction, spans in rows:
         gold.append({*words_to_chars(example.offsets, example.spans), *example.misaligned})
         answers.append({*words_to_chars(example.offsets, spans), *prediction.misaligned})
-    return set_counts(gold, answers)
+    return metrics.set_counts(gold, answers)
 
 
 SPAN_METRICS = {
@@ -252,7 +244,7 @@ SPAN_METRICS = {
         for counts in (partial(_matching_counts, criterion=criterion),)
         for rate, value in RATES.items()
     },
-    "span_f1_macro": Metric(class_counts, macro_f1, reported=False, analyzed=True),
+    "span_f1_macro": Metric(metrics.class_counts, metrics.macro_f1, reported=False, analyzed=True),
     **ECE,
     **{
         f"span_{rate}_characters": Metric(
@@ -293,27 +285,24 @@ def span_groupings(tables: Tables) -> dict[str, Grouping]:
     words = [example.words for example in tables.examples]
     example, sides = items.example.tolist(), (items.gold, items.predicted)
     spans = [pair for side in sides for pair in zip(example, side, strict=True)]
-
-    def by_size(starts: Sequence[int], size: Callable[[int, Span], int]) -> Any:
-        names = ["" if s is None else bucket(size(i, s), starts) for i, s in spans]
-        return buckets(starts), names
-
-    groups = {"length": by_size(_SPAN_LENGTHS, lambda _, span: span.end - span.start)}
+    lengths = (None if span is None else span.end - span.start for _, span in spans)
+    groups: dict[str, tuple[Any, Sequence[str]]] = {"length": buckets(lengths, _SPAN_LENGTHS)}
     if tables.schemes[0] is None:  # tags spell no span within another
         depth_of = [list(map(depths, side)) for side in (tables.gold, tables.predicted)]
         numbers = [
             -1 if span is None else depth_of[index >= len(example)][i][span]
             for index, (i, span) in enumerate(spans)
         ]
-        groups["depth"] = DEPTHS, ["" if n < 0 else DEPTHS[min(n, 3)] for n in numbers]
-    groups["sentence length"] = by_size(SENTENCE_LENGTHS, lambda index, _: len(words[index]))
+        groups["depth"] = ["" if n < 0 else DEPTHS[min(n, 3)] for n in numbers], DEPTHS
+    lengths = (None if span is None else len(words[index]) for index, span in spans)
+    groups["sentence length"] = buckets(lengths, SENTENCE_LENGTHS)
     if tables.vocabulary is not None:
         types_of, names = tables.vocabulary.entity_types, []
         for index, span in spans:
             types = () if span is None else types_of.get(surface(words[index], span), ())
             seen = 0 if span is not None and span.label in types else 1 if types else 2
             names.append("" if span is None else SEEN_ENTITIES[seen])
-        groups["in training"] = SEEN_ENTITIES, names
+        groups["in training"] = names, SEEN_ENTITIES
     counts = np.zeros((2, len(items), 4))  # gold, found, predicted and correct
     counts[0, :, 0] = counts[1, :, 2] = 1
     counts[0, :, 1] = counts[1, :, 3] = items.credit
@@ -324,8 +313,8 @@ def span_groupings(tables: Tables) -> dict[str, Grouping]:
             counts=counts.reshape(-1, 4),
             order=order,
             cells={
-                "precision": lambda sums: ratio(sums[..., 3], sums[..., 2]),
-                "recall": lambda sums: ratio(sums[..., 1], sums[..., 0]),
+                "precision": lambda sums: metrics.ratio(sums[..., 3], sums[..., 2]),
+                "recall": lambda sums: metrics.ratio(sums[..., 1], sums[..., 0]),
                 "f1": subgroup_f1,
                 **{"gold": count(0), "found": count(1), "predicted": count(2), "correct": count(3)},
             },
@@ -333,7 +322,7 @@ def span_groupings(tables: Tables) -> dict[str, Grouping]:
             prefix="span_",
             shown=order is not DEPTHS or not {*names} <= {"", DEPTHS[0]},
         )
-        for name, (order, names) in groups.items()
+        for name, (names, order) in groups.items()
     }
 
 
@@ -413,7 +402,7 @@ SPANS = PredictionType(
         "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O).",
     ),
     metrics={
-        **rates("span_{}_strict"),
+        **metrics.rates("span_{}_strict"),
         **SPAN_METRICS,
     },
     default="span_f1_strict",
@@ -424,6 +413,6 @@ SPANS = PredictionType(
     gold_of_row=sentence_of_row,
     groupings=span_groupings,
     sides=sides_in_words,
-    classes=Classes("type", {"span_{}_strict": item_counts}, confusions=True, scored=True),
+    classes=Classes("type", {"span_{}_strict": metrics.item_counts}, confusions=True, scored=True),
     in_words=True,
 )

@@ -30,6 +30,7 @@ from finetune.data.tag_schemes import (
 )
 from finetune.data.token_rows import read_spans
 from finetune.data.tokens import read_token_file
+from finetune.evaluation import metrics
 from finetune.evaluation.items import (
     Classes,
     Grouping,
@@ -37,24 +38,12 @@ from finetune.evaluation.items import (
     PredictionType,
     Tables,
     Wording,
-    bucket,
     buckets,
     probability,
     right_by_group,
     wrong_value,
 )
-from finetune.evaluation.metrics import (
-    CLASS_METRICS,
-    ECE,
-    Metric,
-    f1,
-    item_counts,
-    mean,
-    precision,
-    rates,
-    recall,
-    set_counts,
-)
+from finetune.evaluation.metrics import CLASS_METRICS, ECE, Metric
 from finetune.evaluation.prediction_types.spans import (
     ONE_TAG_EACH,
     SENTENCE_LENGTHS,
@@ -117,7 +106,7 @@ def _span_sets(tables: Tables, strict: bool) -> tuple[list[set[Span]], list[set[
 
 
 def _strict_counts(tables: Tables, name: str | None = None) -> np.ndarray:
-    return set_counts(
+    return metrics.set_counts(
         *(
             [{span for span in spans if name in (None, span.label)} for spans in side]
             for side in _span_sets(tables, strict=True)
@@ -211,9 +200,9 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
 
 def _groupings(tables: Tables) -> dict[str, Grouping]:
     sentences = [example.words for example in tables.examples]
-    lengths = (bucket(len(words), SENTENCE_LENGTHS) for words in sentences for _ in words)
+    lengths = (len(words) for words in sentences for _ in words)
     groups: dict[str, tuple[Any, Sequence[str]]] = {
-        "sentence length": (lengths, buckets(SENTENCE_LENGTHS)),
+        "sentence length": buckets(lengths, SENTENCE_LENGTHS)
     }
     if tables.vocabulary is not None:
         tags_of = tables.vocabulary.word_tags
@@ -236,30 +225,32 @@ _SHARED: dict[str, Any] = {
 TAGS = PredictionType(
     name="tags",
     metrics={
-        **rates("span_{}_conll"),
-        "span_f1_strict": Metric(_strict_counts, f1),
-        "span_precision_strict": Metric(_strict_counts, precision, reported=False),
-        "span_recall_strict": Metric(_strict_counts, recall, reported=False),
-        "tag_accuracy": Metric(_right_tags, mean),
+        **metrics.rates("span_{}_conll"),
+        "span_f1_strict": Metric(_strict_counts, metrics.f1),
+        "span_precision_strict": Metric(_strict_counts, metrics.precision, reported=False),
+        "span_recall_strict": Metric(_strict_counts, metrics.recall, reported=False),
+        "tag_accuracy": Metric(_right_tags, metrics.mean),
         **SPAN_METRICS,
     },
     default="span_f1_conll",
     calibrated=_word_items,
     groupings=span_groupings,
     classes=Classes(
-        "type", {"span_{}_conll": item_counts, "span_{}_strict": _strict_counts}, confusions=True
+        "type",
+        {"span_{}_conll": metrics.item_counts, "span_{}_strict": _strict_counts},
+        confusions=True,
     ),
     **_SHARED,
 )
 PLAIN_TAGS = PredictionType(
     name="plain tags",
     metrics={
-        "accuracy": Metric(item_counts, recall),
+        "accuracy": Metric(metrics.item_counts, metrics.recall),
         **CLASS_METRICS,
         **ECE,
     },
     default="accuracy",
     groupings=_groupings,
-    classes=Classes("tag", {"{}": item_counts}, confusions=True),
+    classes=Classes("tag", {"{}": metrics.item_counts}, confusions=True),
     **_SHARED,
 )
