@@ -77,8 +77,9 @@ class FactorizedScorer(nn.Module):
         inner = hidden if has_networks else width
 
         def network() -> nn.Module:  # [W, H] -> [W, h]
-            layers = nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout)
-            return nn.Sequential(*layers) if has_networks else nn.Identity()
+            if not has_networks:
+                return nn.Identity()
+            return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout))
 
         self.start_network, self.end_network = network(), network()
         self.start = nn.Linear(inner, hidden)
