@@ -31,6 +31,10 @@ class Registry(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         return cast(T, imported(self.paths[name]))
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Import the object, or return ``default`` without such a name; errors of imports stay."""
+        return self[name] if name in self.paths else default
+
     def __contains__(self, name: object) -> bool:
         return name in self.paths
 

@@ -27,6 +27,7 @@ from finetune.cli.score import ScoreCommand
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.config.values import converted
+from finetune.registry import Registry
 from finetune.reporting import html
 from finetune.types import UserError
 from tests import fixtures as fx
@@ -275,3 +276,11 @@ def test_threads_of_the_program_wait_without_spinning(monkeypatch: pytest.Monkey
         with contextlib.suppress(SystemExit):
             main()
         assert os.environ["OMP_WAIT_POLICY"] == policy
+
+
+def test_a_failed_import_is_no_missing_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry[object]({"part": "broken:part"})
+    assert registry.get("other") is None
+    monkeypatch.setattr("finetune.registry.imported", lambda path: {}[path])
+    with pytest.raises(KeyError, match="broken"):
+        registry.get("part")
