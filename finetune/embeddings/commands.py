@@ -217,13 +217,9 @@ class Map(LayersOption, PageOptions, SeedOption, DataOptions, Command):
             raise UserError("map needs --out FILE: .html or .json.")
         require_count("--most", self.most)
         self.check_out(self.file)
-        from finetune.embeddings.occurrences import sample_occurrences
-
-        occurrences = sample_occurrences(self)
-        quiet_libraries()
         from finetune.embeddings.word_map import draw_map
 
-        draw_map(self, occurrences)
+        draw_map(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,35 +4,53 @@ Ethayarajh 2019, "How contextual are contextualized word representations?"; Timk
 2021, "All bark and no bite: rogue dimensions in transformer language models obscure
 representational quality".
 
-Shapes: U words of a text, L layers, H dimensions.
+Kobayashi, Kuribayashi, Yokoi & Inui 2021, "Incorporating Residual and Normalization Layers into
+Analysis of Masked Language Models" (EMNLP): the output of an attention block for token i is a sum
+of vectors F[i, j], one for each input token j, and of a constant. Their norms say how much a token
+reads from each other token, which attention weights alone do not.
+
+F[i, j] is the sum over heads of weight[i, j] * value[j] W_O, plus the residual input where i = j.
+In models that normalize after the residual connection (BERT) it also passes the normalization,
+which is linear once the deviation of the sum is known; in the others (ModernBERT) normalization
+comes before the attention and is part of value[j].
+
+Shapes: L layers, H dimensions, A heads, T tokens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
 
 from finetune.cli.output import print_tables, show
 from finetune.data.running_text import sample_lines, text_sources
-from finetune.embeddings.attention_norms import (
-    analyze_attention,
-    reason_without_norms,
-)
-from finetune.embeddings.vectors import ExpectedCosine, Standardizer, unit_vectors
+from finetune.embeddings.vectors import Array, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
+from finetune.models.attention import packed_attention
+from finetune.models.encoder import Encoder
+from finetune.models.families import ROBERTA, family_of
+from finetune.preprocessing.batching import pack
 from finetune.reporting.charts import Points, chart
 from finetune.reporting.rendering import PageTable, Section, page_of
+from finetune.runtime.device import batch_to_device
 from finetune.runtime.progress import Reporter
 from finetune.types import TokenSequence, UserError
 
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Geometry
 
+_NAME = "finetune_recorded"
+"""The name in transformers of attention whose weights and values are recorded."""
 MOST_TOKENS = 64
 """Most tokens of a sentence whose attention is analyzed."""
 NUM_SENTENCES = 50
@@ -52,20 +70,177 @@ ATTENTION_NOTE = (
 )
 
 
-def by_layer(layers: Sequence[int], measured: ExpectedCosine) -> list[dict[str, Any]]:
-    """Compute the geometry of each layer as JSON values.
+class Block(NamedTuple):
+    """The modules around the attention of a layer, by their names in the layer.
 
-    ``expected_cosine`` is the anisotropy. ``shares`` are the shares of the largest dimensions in it
-    by their number (None if it is not positive).
+    ``output`` is the linear map after attention. ``norm`` is the normalization that reads the sum
+    with the residual input; it belongs to the block if ``after`` is True.
     """
-    rows = []
-    for layer, parts in zip(layers, measured.contributions, strict=True):
-        expected, sums = float(parts.sum()), np.cumsum(np.sort(parts)[::-1])
-        shares = None
-        if expected > 0:
-            shares = {k: float(sums[min(k, len(sums)) - 1] / expected) for k in TOP_DIMENSIONS}
-        rows.append({"layer": layer, "expected_cosine": expected, "shares": shares})
-    return rows
+
+    output: str
+    norm: str
+    after: bool
+
+
+_BERT = Block("attention.output.dense", "attention.output.LayerNorm", True)
+_POST = Block("self_attn.o_proj", "post_attention_layernorm", True)
+BLOCKS: dict[str, Block] = {
+    **dict.fromkeys(("bert", "electra", "ernie", "roc_bert", *ROBERTA), _BERT),
+    "albert": Block("attention.dense", "attention.LayerNorm", True),
+    "distilbert": Block("attention.out_lin", "sa_layer_norm", True),
+    **dict.fromkeys(("nomic_bert", "gte", "jina_embeddings_v3"), _POST),
+    "modernbert": Block("attn.Wo", "mlp_norm", False),
+    **dict.fromkeys(("eurobert", "ultrabert"), _POST._replace(after=False)),
+    "roberta-prelayernorm": Block("attention.output.dense", "intermediate.LayerNorm", False),
+    "xlm-roberta-xl": Block("attention.output.dense", "LayerNorm", False),
+}
+"""The attention blocks of each model type that can be analyzed."""
+
+
+class BlockAnalysis(NamedTuple):
+    """The analysis of one attention block over a sequence of T tokens."""
+
+    weights: Tensor
+    """Attention weights, the mean over heads [T, T]; rows read from columns."""
+    norms: Tensor
+    """Norms of the contributions F[i, j] [T, T]."""
+    mixing: Tensor
+    """Mixing ratio [T]: the norm of the contribution of other tokens, as a fraction of its sum with
+    the norm of the token's own contribution."""
+    error: float
+    """Largest difference between the block's output and the sum of contributions and constant."""
+
+
+def reason_without_norms(encoder: Encoder) -> str:
+    """The reason why the attention of an encoder cannot be analyzed; empty if it can."""
+    model_type = encoder.model.config.model_type
+    if model_type in BLOCKS and family_of(encoder.model) is not None:
+        return ""
+    return (
+        f"{model_type} models do not compute attention as a sum over values through the interface "
+        "of transformers, or no test shows that their contributions add up"
+    )
+
+
+@torch.no_grad()
+def analyze_attention(encoder: Encoder, sequence: TokenSequence) -> list[BlockAnalysis]:
+    """Analyze each attention block over a sequence, of a family without ``reason_without_norms``.
+
+    Memory is about T * T * H floats.
+
+    Raises:
+        UserError: The sequence is longer than the model reads.
+    """
+    model: Any = encoder.model
+    batch = batch_to_device(pack([sequence]), next(model.parameters()).device)
+    encoder.check_batch(batch)
+    modules = BLOCKS[model.config.model_type]
+    recorded: list[tuple[Tensor, Tensor]] = []  # weights [A, T, T] and values [A, T, D]
+    projected: list[tuple[nn.Linear, Tensor]] = []
+    normalized: list[tuple[Any, Tensor, Tensor]] = []
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if not name.endswith(f".{modules.output}"):
+                continue
+            norm = model.get_submodule(name.removesuffix(modules.output) + modules.norm)
+            for hooked, hook in (
+                (module, lambda m, _, out: projected.append((m, out[0]))),
+                (norm, lambda m, args, out: normalized.append((m, args[0][0], out[0]))),
+            ):
+                hooks.callback(hooked.register_forward_hook(hook).remove)
+        with packed_attention(model.config, _NAME):
+            model(**encoder.packed_inputs(batch), record=recorded)
+    blocks = []
+    for attention, projection, normalization in zip(recorded, projected, normalized, strict=True):
+        (weights, values), (linear, attended) = attention, projection
+        norm, total, after_norm = normalization  # total [T, H]: residual input plus attention
+        num_heads, num_tokens, size = values.shape
+        by_head = linear.weight.unflatten(1, (num_heads, size))  # [H, A, D]
+        mapped = torch.einsum("ajd,had->ajh", values, by_head)
+        parts = torch.einsum("aij,ajh->ijh", weights, mapped)
+        tokens = torch.arange(num_tokens, device=parts.device)
+        parts[tokens, tokens] += total - attended  # the residual input
+        constant = torch.zeros_like(total[0]) if linear.bias is None else linear.bias
+        output = total
+        if modules.after:
+            variance, _ = torch.var_mean(total, dim=-1, correction=0)
+            scale = norm.weight / (variance + norm.eps).sqrt()[:, None]  # [T, H]
+            parts = (parts - parts.mean(-1, keepdim=True)) * scale[:, None]
+            constant = (constant - constant.mean()) * scale
+            if norm.bias is not None:
+                constant = constant + norm.bias
+            output = after_norm
+        sums, diagonal = parts.sum(1), parts[tokens, tokens]
+        from_others, from_itself = (sums - diagonal).norm(dim=-1), diagonal.norm(dim=-1)
+        mixing = from_others / (from_others + from_itself).clamp_min(torch.finfo(parts.dtype).tiny)
+        error = float((sums + constant - output).abs().max())
+        blocks.append(BlockAnalysis(weights.mean(0), parts.norm(dim=-1), mixing, error))
+    return blocks
+
+
+def _attend_and_record(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    record: list[tuple[Tensor, Tensor]],
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    times = query.shape[1] // key.shape[1]
+    key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
+    scores = query.to(value.dtype) @ key.to(value.dtype).transpose(-1, -2)
+    scores = scores * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if sliding_window is not None:
+        position = torch.arange(scores.shape[-1], device=scores.device)
+        far = (position[:, None] - position).abs() >= sliding_window
+        scores = scores.masked_fill(far, -torch.inf)
+    weights = scores.softmax(-1)
+    record.append((weights[0], value[0]))
+    return (weights @ value).transpose(1, 2), None
+
+
+_attention: Callable[..., Any] = _attend_and_record
+AttentionInterface.register(_NAME, _attention)
+
+
+@dataclass
+class ExpectedCosine:
+    """The expected cosine of two different vectors, over all pairs of a stream.
+
+    The mean over all pairs of N unit vectors u is (|sum u|^2 - sum |u|^2) / N (N - 1), in which
+    each dimension has its own term: its contribution (Timkey & van Schijndel 2021).
+    """
+
+    total: Array | float = 0.0
+    squares: Array | float = 0.0
+    count: int = 0
+
+    def add(self, units: Array) -> None:
+        """Add vectors of length 1 [N, L, H]."""
+        self.total = self.total + units.sum(axis=0)
+        self.squares = self.squares + (units**2).sum(axis=0)
+        self.count += len(units)
+
+    def by_layer(self, layers: Sequence[int]) -> list[dict[str, Any]]:
+        """Compute the geometry of each layer as JSON values.
+
+        ``expected_cosine`` is the anisotropy. ``shares`` are the shares of the largest dimensions
+        in it by their number (None if it is not positive).
+        """
+        rows = []
+        differences: Array = np.square(self.total) - np.asarray(self.squares)
+        contributions = differences / max(1, self.count * (self.count - 1))
+        for layer, parts in zip(layers, contributions, strict=True):
+            expected, sums = float(parts.sum()), np.cumsum(np.sort(parts)[::-1])
+            shares = None
+            if expected > 0:
+                shares = {k: float(sums[min(k, len(sums)) - 1] / expected) for k in TOP_DIMENSIONS}
+            rows.append({"layer": layer, "expected_cosine": expected, "shares": shares})
+        return rows
 
 
 def measure_geometry(
@@ -91,7 +266,7 @@ def measure_geometry(
         reporter: Shows the progress.
 
     Returns:
-        JSON values: the rows ``raw`` and ``standardized`` of ``by_layer``, the
+        JSON values: the rows ``raw`` and ``standardized`` of ``ExpectedCosine.by_layer``, the
         number of measured texts and words and of the words of the standardization, and
         ``attention``: the mean ``mixing`` ratio of each layer, and for sentences the tables [L, T,
         T] of ``weights`` and ``norms``, or the ``reason`` why there is no analysis.
@@ -115,8 +290,8 @@ def measure_geometry(
         "num_texts": len(measured),
         "num_words": raw.count,
         "num_fitted": standardizer.count,
-        "raw": by_layer(embedder.layers, raw),
-        "standardized": by_layer(embedder.layers, standardized),
+        "raw": raw.by_layer(embedder.layers),
+        "standardized": standardized.by_layer(embedder.layers),
         "attention": _attention(embedder, measured, sentences, seed),
         "seed": seed,
     }

@@ -1,4 +1,4 @@
-"""Vectors: the expected cosine of any two, and standardization over a corpus.
+"""Standardization of vectors over a corpus.
 
 Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", equations
 11.10 to 11.12. Contextual vectors point in similar directions (Ethayarajh 2019), often because a
@@ -29,32 +29,6 @@ def unit_vectors(vectors: npt.ArrayLike) -> Array:
     lengths = np.linalg.norm(values, axis=-1, keepdims=True)
     result: Array = np.divide(values, lengths, out=np.zeros_like(values), where=lengths > 0)
     return result
-
-
-@dataclass
-class ExpectedCosine:
-    """The expected cosine of two different vectors, over all pairs of a stream.
-
-    The mean over all pairs of N unit vectors u is (|sum u|^2 - sum |u|^2) / N (N - 1), in which
-    each dimension has its own term: its contribution (Timkey & van Schijndel 2021).
-    """
-
-    total: Array | float = 0.0
-    squares: Array | float = 0.0
-    count: int = 0
-
-    def add(self, units: Array) -> None:
-        """Add vectors of length 1 [N, ..., H]."""
-        self.total = self.total + units.sum(axis=0)
-        self.squares = self.squares + (units**2).sum(axis=0)
-        self.count += len(units)
-
-    @property
-    def contributions(self) -> Array:
-        """The contribution of each dimension to the expected cosine, their sum [..., H]."""
-        pairs = max(1, self.count * (self.count - 1))
-        result: Array = (np.square(self.total) - np.asarray(self.squares)) / pairs
-        return result
 
 
 @dataclass(frozen=True, eq=False)

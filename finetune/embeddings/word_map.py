@@ -1,31 +1,46 @@
 """`finetune map`: the vectors of each occurrence of a word in the plane, layer by layer.
 
 Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", fig. 11.7.
-A measure says how labels separate.
+The label of an occurrence is its sense, tag, entity type or that of its text. A measure says how
+labels separate.
 """
 
 from __future__ import annotations
 
 import json
+import random
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from finetune.cli.output import print_table, show
-from finetune.embeddings.occurrences import Occurrence
+from finetune.cli.output import print_table, quiet_libraries, show
+from finetune.data.files import is_pipe, open_data
+from finetune.data.tables import read_file
+from finetune.data.texts import read_text_file
+from finetune.data.tokens import input_type_of, read_token_file
+from finetune.data.word_splitting import split_words
+from finetune.embeddings.sense_data import read_sense_file
 from finetune.embeddings.vectors import Array, unit_vectors
-from finetune.inference.embed import Embedder
 from finetune.reporting.charts import NUM_COLORS, chart
 from finetune.reporting.rendering import PageTable, Section, page_of
 from finetune.runtime.progress import Reporter
-from finetune.types import UserError
+from finetune.types import Example, TextExample, TokenExample, UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Map
 
 Method = Literal["tsne", "pca"]
+CONTEXT = 100
+"""Words before and after an occurrence that the encoder reads."""
+SHOWN = 30
+"""Words before and after an occurrence that people see."""
+_TAG_PREFIX = re.compile(r"^[BIESLUM]-")
 NUM_COMPONENTS = 50
 """Principal components that t-SNE reads."""
 PERPLEXITY = 30.0
@@ -33,6 +48,174 @@ PERPLEXITY = 30.0
 _CHUNK = 32
 """Contexts embedded at a time: the vectors of all their words in all layers are in memory."""
 _TIE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One occurrence of a word: the words ``start`` to ``end - 1`` of its context ``words``.
+
+    ``id`` is the id of the text in the data, else its index; ``shown`` is the text for people, with
+    the word in brackets.
+    """
+
+    word: str
+    id: str | int
+    words: tuple[str, ...]
+    start: int
+    end: int
+    shown: str
+    label: str | None = None
+
+
+class Occurrences(NamedTuple):
+    """A sample of occurrences, and the numbers of texts and of distinct occurrences by word."""
+
+    sample: list[Occurrence]
+    num_texts: int
+    counts: dict[str, int]
+
+
+def parse_words(value: str) -> dict[str, tuple[str, ...]]:
+    """Parse a list of words: commas separate words, slashes separate the forms of a word.
+
+    >>> parse_words("bank/banks,die")
+    {'bank': ('bank', 'banks'), 'die': ('die',)}
+    """
+    words: dict[str, tuple[str, ...]] = {}
+    for item in value.split(","):
+        forms = tuple(" ".join(form.split()) for form in item.split("/"))
+        if not all(split_words(form)[0] for form in forms):
+            raise UserError(
+                f"--word {value!r}: {item.strip()!r} is not a word: write words with commas "
+                "between them and their forms with slashes, such as bank/banks,die."
+            )
+        if forms[0] in words:
+            raise UserError(f"--word {value!r}: {forms[0]!r} is named twice: name each word once.")
+        words[forms[0]] = forms
+    return words
+
+
+def read_examples(
+    file: str, *, columns: Mapping[str, str] | None = None, encoding: str = "utf-8"
+) -> Iterator[Example]:
+    """Stream the texts or sentences of a file of any format, with their labels, tags or spans.
+
+    Standard input (`-`) and pipes are read as texts.
+    """
+    if Path(file).is_file() and _has_senses(file, encoding):
+        yield from read_sense_file(file, encoding)
+    elif file != "-" and not is_pipe(Path(file)) and input_type_of(file, encoding) == "tokens":
+        yield from read_token_file(file, columns=columns, encoding=encoding)
+    else:
+        yield from read_text_file(file, columns=columns, pair=False, encoding=encoding)
+
+
+def _has_senses(path: str, encoding: str) -> bool:
+    file = open_data(path, encoding=encoding)
+    has_rows = file.format in ("json", "jsonl", "parquet")
+    return has_rows and any("targets" in row.values for row in read_file(file).peek(1))
+
+
+def find_occurrences(
+    examples: Iterable[Example],
+    words: Mapping[str, Sequence[str]],
+    *,
+    limit: int = 300,
+    seed: int = 1,
+) -> Occurrences:
+    """Sample at most ``limit`` occurrences of each word, in the order of the data.
+
+    A text or sentence that occurs again counts once. The label of an occurrence is the label of its
+    text, the sense of a target (which matches by its lemma, in all forms), the type of the
+    innermost span around it, or the tag of its first word without the prefix of the tag scheme.
+
+    Args:
+        examples: Texts or sentences.
+        words: The forms of each word, by its name.
+        limit: The largest number of occurrences of each word.
+        seed: Seed of the sample.
+
+    Raises:
+        UserError: A word does not occur.
+    """
+    forms: dict[tuple[str, ...], str] = {}
+    for name, texts in words.items():
+        for text in map(_fold, texts):
+            forms |= dict.fromkeys((tuple(split_words(text)[0]), tuple(text.split())), name)
+    uses: dict[str, list[Occurrence]] = {name: [] for name in words}
+    contexts, num_texts = set(), 0
+    for example in examples:
+        num_texts += bool(example.line().strip())
+        for occurrence in _find(example, forms):
+            key = hash((occurrence.word, occurrence.words, occurrence.start))
+            if key not in contexts:
+                contexts.add(key)
+                uses[occurrence.word].append(occurrence)
+    sample: list[Occurrence] = []
+    for name, occurrences in uses.items():
+        if not occurrences:
+            raise UserError(
+                f"--word {name}: none of the {num_texts:,} texts has it: give other texts, "
+                f"or its forms, such as {name}/{name.upper()}."
+            )
+        size = len(occurrences)
+        numbers = sorted(random.Random(seed).sample(range(size), min(size, limit)))
+        sample += [occurrences[number] for number in numbers]
+    return Occurrences(sample, num_texts, {name: len(uses[name]) for name in uses})
+
+
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def _find(example: Example, forms: Mapping[tuple[str, ...], str]) -> Iterator[Occurrence]:
+    sentence = example
+    if isinstance(sentence, TextExample):
+        if not any(form[0] in _fold(sentence.text) for form in forms):
+            return
+        words, offsets = split_words(sentence.text)
+        text: dict[str, Any] = {"text": sentence.text, "offsets": offsets, "key": sentence.key}
+        sentence = TokenExample(sentence.id, tuple(words), **text)
+    for target in sentence.targets:
+        if name := forms.get(tuple(_fold(target.lemma).split("_"))):
+            sense = next(iter(target.senses), None)
+            yield _occurrence(sentence, name, target.start, target.end, sense)
+    if sentence.targets:
+        return
+    folded = [_fold(word) for word in sentence.words]
+    lengths = sorted({len(form) for form in forms}, reverse=True)
+    for start in range(len(folded)):
+        candidates = (tuple(folded[start : start + length]) for length in lengths)
+        if form := next((candidate for candidate in candidates if candidate in forms), None):
+            end = start + len(form)
+            yield _occurrence(sentence, forms[form], start, end, _label(example, start, end))
+
+
+def _label(example: Example, start: int, end: int) -> str | None:
+    if isinstance(example, TextExample):
+        if isinstance(example.label, tuple):
+            return ", ".join(example.label) or None
+        return f"{example.label:g}" if isinstance(example.label, float) else example.label
+    if example.spans is not None:
+        around = [span for span in example.spans if span.start <= start and end <= span.end]
+        return min(around, key=lambda s: s.end - s.start).label if around else None
+    return None if example.tags is None else _TAG_PREFIX.sub("", example.tags[start])
+
+
+def _occurrence(
+    sentence: TokenExample, name: str, start: int, end: int, label: str | None
+) -> Occurrence:
+    words, text, offsets = sentence.words, sentence.text, sentence.offsets
+    low, high = max(0, start - SHOWN), min(len(words), end + SHOWN)
+    if offsets is not None and text is not None:
+        begin, stop = offsets[start][0], offsets[end - 1][1]
+        before, after = text[offsets[low][0] : begin], text[stop : offsets[high - 1][1]]
+        shown = f"{before}[{text[begin:stop]}]{after}"
+    else:
+        shown = " ".join([*words[low:start], f"[{' '.join(words[start:end])}]", *words[end:high]])
+    id, first = sentence.id if sentence.key is None else sentence.key, max(0, start - CONTEXT)
+    context, shown = words[first : end + CONTEXT], " ".join(shown.split())
+    return Occurrence(name, id, context, start - first, end - first, shown, label)
 
 
 def project_layers(
@@ -128,8 +311,19 @@ def majority_sense(words: Sequence[str], labels: Sequence[str | None]) -> float 
     return main.total() / len(rows) if rows else None
 
 
-def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
-    """Write the map of the command and print the scores of its layers."""
+def draw_map(command: Map) -> None:
+    """Write the map of the command, print the numbers of occurrences and the scores of layers."""
+    examples = read_examples(command.file, **command.reading)
+    occurrences, num_texts, counts = find_occurrences(
+        examples, parse_words(command.word), limit=command.most, seed=command.seed
+    )
+    for word, number in counts.items():
+        sampled = f", {command.most:,} drawn at random (--most)" if number > command.most else ""
+        texts = quantity(num_texts, "text")
+        show(f"{word}: {quantity(number, 'occurrence')} in {texts}{sampled}", error=True)
+    quiet_libraries()
+    from finetune.inference.embed import Embedder  # which takes long to import
+
     options: dict[str, Any] = {"unit": "word", "combine": "none", **command.encoder.keywords()}
     embedder = Embedder(command.model, layers=command.layers, **options)
     rows: list[Array] = []
