@@ -1,29 +1,37 @@
-"""Run the tasks of a suite in turn, each with its seeds; the same command continues."""
+"""Run the tasks of a suite in turn, each with its seeds; the same command continues.
+
+The scores are one table, with the average as the benchmark defines it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from finetune.cli.output import print_tables, show
+from finetune.cli.output import ScoreCell, print_tables, score_cell, show, table_text
 from finetune.cli.train import announce, resumable, train_once
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
+from finetune.evaluation.reproduction import ScoreVerdict, recipe_verdicts, standard_deviation
+from finetune.evaluation.runs import RunFolder
 from finetune.reporting.environment import command_line
 from finetune.reporting.html import report_run
-from finetune.runtime.files import is_free
+from finetune.runtime.files import is_free, write_text
 from finetune.runtime.launch import is_main_process, on_all_processes, on_main_process
 from finetune.runtime.processes import num_processes
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.runtime.terminal import error_line
 from finetune.suites.commands import LoadedSuite
-from finetune.suites.definition import RESULTS_FILE, SuiteTask
-from finetune.suites.results import COLUMNS, write_results
+from finetune.suites.definition import RESULTS_FILE, Suite, SuiteTask
 from finetune.tasks import load_task
 from finetune.training.optimizer import Schedule
 from finetune.training.repeated_runs import plan_seeds, seed_configs, state_of
@@ -31,30 +39,22 @@ from finetune.training.run_folder import hold, require_own, require_writable
 from finetune.types import UserError, abbreviated, quantity
 
 PLAN = ("task", "recipe", "model", "starts from", "data", "train", "steps", "finished")
+COLUMNS = ("data set", "split", "metric", "score", "seeds", "published", "verdict")
 
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """A task of a suite with the settings of its first seed.
-
-    ``encoder`` is the encoder that training begins with, or that the first of its starts begins
-    with.
-    """
+    """A task of a suite with the settings of its first seed."""
 
     task: SuiteTask
     config: TrainConfig
     recipe_run: RecipeRun
     encoder: str | None
-
-    @property
-    def folder(self) -> Path:
-        """The folder of all seeds."""
-        return Path(self.config.out or "")
-
-    @property
-    def start(self) -> Path | None:
-        """The folder of the seeds that its seeds start from."""
-        return None if self.task.start is None else Path(self.config.init_from or "")
+    """The encoder that training begins with, or that the first of its starts begins with."""
+    folder: Path
+    """The folder of all seeds."""
+    start: Path | None
+    """The folder of the seeds that its seeds start from."""
 
     def row(self, num_seeds: int) -> list[object]:
         """Make the row of the plan; UserError if settings, data and runs are inconsistent."""
@@ -118,14 +118,15 @@ def plan_tasks(command: LoadedSuite) -> list[PlannedTask]:
     plan: dict[str, PlannedTask] = {}
     for name, task_command in command.commands.items():
         task = command.loaded.tasks[name]
-        config = replace(task_command.config, out=str(command.folder / name))
+        folder, start = command.folder / name, None
+        config = replace(task_command.config, out=str(folder))
         encoder = config.model
         if task.start is not None:
             chosen = command.model is not None or "model" in task.recipe.settings
             model = config.model if chosen else None
-            encoder = model or plan[task.start].encoder
-            config = replace(config, init_from=str(plan[task.start].folder), model=model)
-        plan[name] = PlannedTask(task, config, task_command.recipe_run, encoder)
+            encoder, start = model or plan[task.start].encoder, plan[task.start].folder
+            config = replace(config, init_from=str(start), model=model)
+        plan[name] = PlannedTask(task, config, task_command.recipe_run, encoder, folder, start)
     return list(plan.values())
 
 
@@ -160,3 +161,98 @@ def _train(planned: PlannedTask, num_seeds: int) -> None:
     runs.train(train_one, partial(announce, "seed", error=True))
     if is_main_process():
         report_run(planned.folder)
+
+
+class TaskScore(NamedTuple):
+    """A score of a task by seed, empty if there is none yet, with the published score."""
+
+    task: SuiteTask
+    split: str
+    metric: str
+    seeds: Mapping[str, float]
+    verdict: ScoreVerdict | None
+
+
+def write_results(
+    suite: Suite, folder: Path, failures: Mapping[str, str]
+) -> tuple[list[list[Any]], list[str]]:
+    """Write the scores of all finished runs of a suite as Markdown and JSON.
+
+    ``failures`` are the messages of failed tasks, by name.
+
+    Returns:
+        The rows of the table: the tasks with scores, and the average; and the lines below it.
+    """
+    scores = _read_scores(suite, folder)
+    averages = _average(suite, scores)
+    cited = (score.verdict.expected.cited for score in scores if score.verdict is not None)
+    sources = {source: number for number, source in enumerate(dict.fromkeys(cited), 1)}
+    rows: list[list[Any]] = []
+    for task, split, metric, seeds, verdict in scores:
+        if seeds:
+            row = [task.name, split, metric, _cell(seeds, metric), len(seeds), "", ""]
+            if verdict is not None:
+                expected = verdict.expected
+                row[-2] = f"{score_cell(metric, expected.value, None)} [{sources[expected.cited]}]"
+                row[-1] = verdict.verdict
+            rows.append(row)
+    if averages:
+        rows.append(["average", "", "", _cell(averages), len(averages), "", ""])
+    notes = [f"[{number}] {source}" for source, number in sources.items()]
+    if not all(task.left_out for task in suite.tasks.values()):
+        missing = {s.task.name: 0 for s in scores if not (s.task.left_out or s.seeds)}
+        none = f"none yet, as there are no scores of {abbreviated(missing, 30)}"
+        notes.append(f"Average: {none if missing else 'mean over data sets of their mean scores'}.")
+    for task in suite.tasks.values():
+        if task.left_out:
+            notes.append(f"Left out of the average: {task.name}: {task.left_out}.")
+    notes += [f"{name} failed: {reason}" for name, reason in failures.items()]
+    markdown = table_text("markdown", "", COLUMNS, rows)
+    content = {
+        "suite": str(suite.path),
+        "scores": [
+            score._asdict()
+            | {"task": score.task.name, "verdict": score.verdict and score.verdict.verdict}
+            for score in scores
+        ],
+        "average": averages,
+    }
+    items = "".join(f"- {line}\n" for line in notes)
+    write_text(folder / "suite.md", f"# {suite.title}\n\n{markdown}\n\n{items}")
+    write_text(folder / RESULTS_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return rows, notes
+
+
+def _read_scores(suite: Suite, folder: Path) -> list[TaskScore]:
+    scores = []
+    for task in suite.tasks.values():
+        run = RunFolder.open_all(folder / task.name)
+        free = () if task.start is None or task.published else ("init_from",)
+        reference = task.published or task.recipe
+        verdicts = {
+            (verdict.expected.split, verdict.expected.metric): verdict
+            for verdict in (recipe_verdicts(run, reference, *free) if run.seeds else ())
+        }
+        for score in task.scores:
+            summary = run.metrics.get(score.split, {}).get(score.metric, {}) if run.seeds else {}
+            seeds = {s: value for s, value in summary.get("seeds", {}).items() if value is not None}
+            scores.append(TaskScore(task, *score, seeds, verdicts.get(score)))
+    return scores
+
+
+def _average(suite: Suite, scores: Sequence[TaskScore]) -> dict[str, float]:
+    counted = [score for score in scores if not score.task.left_out]
+    if not counted:
+        return {}
+    averages = {}
+    for seed in sorted(set.intersection(*({*score.seeds} for score in counted)), key=int):
+        values = defaultdict[str, list[float]](list)
+        for score in counted:
+            values[score.task.name].append(score.seeds[seed])
+        averages[seed] = statistics.fmean(map(statistics.fmean, values.values()))
+    return averages
+
+
+def _cell(seeds: Mapping[str, float], metric: str = "accuracy") -> ScoreCell:
+    values = list(seeds.values())
+    return score_cell(metric, statistics.fmean(values), standard_deviation(values))
