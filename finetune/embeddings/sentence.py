@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,9 +21,14 @@ from torch import Tensor
 
 from finetune.config.tasks import column_map
 from finetune.data import DataError, Dataset, read_text
+from finetune.data.examples import Examples
 from finetune.data.labels import NLI_LABELS, voted_names, with_standard_names
-from finetune.embeddings.sentence_objectives import OBJECTIVES, Objective
-from finetune.embeddings.sentence_rows import scored_rows, with_half, with_numbers
+from finetune.embeddings.sentence_objectives import (
+    OBJECTIVES,
+    Objective,
+    distinct_texts,
+    positive_pairs,
+)
 from finetune.embeddings.settings import SentenceConfig
 from finetune.embeddings.vectors import unit_vectors
 from finetune.evaluation.metrics import score
@@ -96,6 +102,46 @@ class SentenceState(TaskState):
         checked: Any = super().checked(example)
         number = example.label if isinstance(example.label, float) else None
         return replace(checked, label=number)  # type: ignore[no-any-return]
+
+
+def with_numbers(rows: Examples) -> Examples:
+    """Read labels that are whole numbers, such as ratings from 0 to 5, as numbers."""
+    names = {label for label in rows.column("label") if label is not None}
+    if not all(isinstance(name, str) and name.isdecimal() for name in names):
+        return rows
+    return rows.map(lambda _, row: replace(row, label=row.label and float(row.label)))
+
+
+def scored_rows(rows: Sequence[TextExample], gold: type | None) -> Iterator[TextExample]:
+    """Yield the examples of a split to score: with numbers, with labels, to rank, or without gold.
+
+    ``gold`` is the type of the labels that the model learns from, None without labels.
+    """
+    pairs = [row for row in rows if row.pair is not None]
+    numbers = [row for row in pairs if isinstance(row.label, float)]
+    names = [row for row in pairs if isinstance(row.label, str)]
+    if numbers or (names and gold is str):
+        yield from numbers or names
+    elif pairs and gold is not None:
+        yield from (replace(row, label=None) for row in pairs)
+    elif positive := list(positive_pairs(rows)):
+        yield from (replace(pair, negative=None) for pair in positive)
+    else:
+        yield from distinct_texts(rows)
+
+
+def with_half(example: TextExample) -> TextExample:
+    """Pair a text with half of its words, in order (or of its characters, if it is one word).
+
+    The choice of words depends on the text alone, so that all runs are scored on the same pairs.
+    """
+    if example.pair is not None:
+        return example
+    words = example.text.split()
+    units, between = (words, " ") if len(words) > 1 else (list(example.text), "")
+    generator = random.Random(example.text)
+    kept = sorted(generator.sample(range(len(units)), max(1, len(units) // 2)))
+    return replace(example, pair=between.join(units[index] for index in kept))
 
 
 def _validation_gold(splits: Mapping[str, Sequence[TextExample]]) -> Any:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,13 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from finetune.embeddings.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
-from finetune.embeddings.sentence_rows import (
-    adjacent_texts,
-    distinct_texts,
-    labeled_pairs,
-    positive_pairs,
-    scaled_pairs,
-)
+from finetune.evaluation.prediction_types.labels import named_positive
 from finetune.models.heads.sentence_encoder import SentenceEncoder
 from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.masking import Masking, special_subwords
@@ -47,6 +42,48 @@ TEMPLATE_ALONE = 2**48
 
 
 Loss = tuple[Tensor, Tensor]
+
+
+def distinct_texts(rows: Sequence[TextExample]) -> Iterator[TextExample]:
+    """Yield each distinct text that is not blank."""
+    seen = set()
+    for row in rows:
+        for text in (row.text, row.pair):
+            if text is not None and text.strip() and text not in seen:
+                seen.add(text)
+                yield TextExample(row.id, text, where=row.where)
+
+
+def positive_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
+    """Yield the pairs that belong together, perhaps with a hard negative, without their label.
+
+    Pairs with labels belong together if they are entailment (or have the positive one of two
+    labels); a negative contradicts the same first text (or has the other label; Gao et al., 2021).
+    Pairs of the same first text take its negatives in turn.
+    """
+    pairs = [row for row in rows if row.pair is not None]
+    names = {str(row.label) for row in pairs if row.label is not None}
+    if any(isinstance(row.label, float) for row in pairs):
+        return
+    if not names:
+        yield from pairs
+        return
+    positive = "entailment" if "entailment" in names else None
+    opposite = "contradiction" if "contradiction" in names else None
+    if len(names) == 2:
+        positive = positive or named_positive(names)
+        opposite = opposite or next(name for name in names if name != positive)
+    negatives: dict[str, list[str]] = {}
+    for row in pairs:
+        if row.label == opposite and row.pair is not None:
+            negatives.setdefault(row.text, []).append(row.pair)
+    used: Counter[str] = Counter()
+    for row in pairs:
+        if positive is not None and row.label == positive:
+            hard = negatives.get(row.text)
+            negative = hard[used[row.text] % len(hard)] if hard else row.negative
+            used[row.text] += 1
+            yield replace(row, label=None, negative=negative)
 
 
 class Sides(NamedTuple):
@@ -255,7 +292,12 @@ class _Softmax(Objective):
     needs = "pairs of texts with two labels or more"
     gold = str
     keeps_normalization = False
-    select = staticmethod(labeled_pairs)
+
+    @staticmethod
+    def select(rows: Sequence[TextExample]) -> Iterator[TextExample]:
+        pairs = [row for row in rows if row.pair is not None and isinstance(row.label, str)]
+        if len({row.label for row in pairs}) > 1:  # nothing can be learned from one
+            yield from pairs
 
     def label(self, example: TextExample) -> float:
         labels = self.state.labels  # without those that only test has
@@ -268,11 +310,19 @@ class _Softmax(Objective):
 
 
 class _Cosine(Objective):
-    """Pairs with numbers, which the cosines learn."""
+    """Pairs with numbers, scaled to 0..1, which the cosines learn."""
 
     needs = "pairs of texts with a number"
     gold = float
-    select = staticmethod(scaled_pairs)
+
+    @staticmethod
+    def select(rows: Sequence[TextExample]) -> Iterator[TextExample]:
+        pairs = [row for row in rows if row.pair is not None and isinstance(row.label, float)]
+        numbers = [row.label for row in pairs if isinstance(row.label, float)]
+        if numbers:
+            lowest, highest = min(numbers), max(numbers)
+            for row, number in zip(pairs, numbers, strict=True):
+                yield replace(row, label=(number - lowest) / max(highest - lowest, 1e-12))
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         return cosine_loss(sides.u, sides.v, sides.label)
@@ -285,9 +335,22 @@ class _ConditionalLM(Objective):
     needs_mask = True
     keeps_normalization = False
     num_reserved = NUM_CONDITIONS
-    select = staticmethod(adjacent_texts)
-
     batch_loss = None  # type: ignore[assignment]
+
+    @staticmethod
+    def select(rows: Sequence[TextExample]) -> Iterator[TextExample]:
+        # the pairs of the data, or each line with the next line of its text, which ends at a blank
+        # line; a row of several lines is a text
+        if any(row.pair is not None for row in rows):
+            yield from (replace(row, label=None) for row in rows if row.pair is not None)
+            return
+        before = ""
+        for row in rows:
+            lines = row.text.split("\n")
+            for line in ["", *lines, ""] if len(lines) > 1 else lines:
+                if before.strip() and line.strip():
+                    yield TextExample(row.id, before, line, where=row.where)
+                before = line
 
     def added_ids(self) -> Sequence[int]:
         return range(len(self.tokenizer.tokenizer))  # any subword can be drawn as a random one
