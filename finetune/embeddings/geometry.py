@@ -203,8 +203,8 @@ def _attend_and_record(
     return (weights @ value).transpose(1, 2), None
 
 
-_attention: Callable[..., Any] = _attend_and_record
-AttentionInterface.register(_NAME, _attention)
+_recording: Callable[..., Any] = _attend_and_record
+AttentionInterface.register(_NAME, _recording)
 
 
 @dataclass
