@@ -324,6 +324,7 @@ def test_any_words_in_columns(tmp_path):
     words = ["a", "#", "# sent_id = 3", "-DOCSTART-", "tab\there", "é😀", "a b", "\u2028", "", "1"]
     rows = [{"id": n, "tokens": [word, "x"], "tags": ["B-A", "O"]} for n, word in enumerate(words)]
     annotations = read_annotations(write_jsonl(tmp_path / "in.jsonl", rows))
+    assert write_annotations(annotations, "conll", tmp_path / "rows.conll")[1] == 5
     again, notes = converted(annotations, "conll", tmp_path)
     assert [row.example.words[0] for row in again.rows] == ["a", "é😀", "a b", "\u2028", "1"]
     assert [row.example.key for row in again.rows] == ["0", "5", "6", "7", "9"]

@@ -193,7 +193,7 @@ def test_any_text_has_one_answer(text: str, workdir: Path):
 FILES = {
     "in.txt": "first\n\n  \nfourth one\n",
     "in.jsonl": "".join(json.dumps({"text": t}) + "\n" for t in ("first", "", " ", "fourth one")),
-    "in.csv": 'text,more\nfirst,1\n"",2\n" ",3\nfourth one,4\n',
+    "in.csv": 'text,score\nfirst,1\n"",2\n" ",nobody knows\nfourth one,4\n',  # a label in one
     "in.tsv": "text\tmore\nfirst\t1\n\t2\n \t3\nfourth one\t4\n",
 }
 
@@ -211,14 +211,6 @@ def test_files_have_one_answer_for_each_row(task: str, name: str, workdir: Path,
     assert written == outcome.rows
     assert all(value is None or 0 <= value <= 1 for value in uncertain) and any(uncertain)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "out.jsonl"])
-
-
-def test_predictions_have_the_ids_of_the_file(workdir: Path, tmp_path: Path):
-    rows = [{"id": id, "text": "a b", "tokens": ["a", "b"]} for id in ("q7", "q3")]
-    (path := tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for task in ("classify", "tag"):
-        answers = run("predict", workdir / task, "--file", path).rows
-        assert [answer["id"] for answer in answers] == ["q7", "q3"]
 
 
 def test_standard_input(workdir: Path):
@@ -275,12 +267,6 @@ def test_gold_that_is_kept_is_no_prediction(task: str, column: str, tmp_path: Pa
     assert column in read_jsonl(out)[0] and run("score", out, gold).ok().out == scores
     if column == "gold":
         assert run("score", out).ok().out == scores
-
-
-def test_labels_of_texts_to_predict_are_not_looked_at(workdir: Path, tmp_path: Path):
-    (path := tmp_path / "in.csv").write_text("text,score\na warm room,7\ncold,nobody knows\n")
-    outcome = run("predict", workdir / "classify", "--file", path).ok()
-    assert len(outcome.rows) == 2
 
 
 def test_several_texts(workdir: Path):
@@ -507,17 +493,6 @@ def test_a_damaged_search(tmp_path: Path) -> None:
     (tmp_path / "found").mkdir()
     (tmp_path / "found" / "search.db").write_bytes(b"no database" * 500)
     run(*search).refused("search.db: damaged")
-
-
-def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
-    rows = [
-        {"tokens": ["a"], "tags": ["O"]},
-        {"tokens": [], "tags": []},
-        {"tokens": ["b"], "tags": ["B-X"]},
-    ]
-    source = write_jsonl(tmp_path / "rows.jsonl", rows)
-    done = run("convert", source, "--to", "conll", "--out", tmp_path / "out.conll")
-    assert done.code == 0 and "wrote 2 rows" in done.err, done.err
 
 
 def test_markup_in_labels_is_text_in_the_readme(tmp_path: Path) -> None:

@@ -49,6 +49,20 @@ def torchrun(options: str, command: list[str | Path], **streams: Any) -> subproc
     return subprocess.Popen(words, stdout=streams["stderr"], env=environment, **streams)
 
 
+def wait_for_checkpoint(run: Path, *launchers: subprocess.Popen) -> Path:
+    """Wait until a run has saved its state, and return the file."""
+    state, deadline = run / "last" / "trainer_state.json", time.monotonic() + 120
+    while not state.exists() and time.monotonic() < deadline:
+        assert not any(launcher.poll() for launcher in launchers), "ended too early"
+        time.sleep(0.05)
+    return state
+
+
+def children_of(launcher: subprocess.Popen) -> list[int]:
+    path = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+    return [int(child) for child in path.read_text().split()]
+
+
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("launch")
@@ -208,12 +222,8 @@ def test_two_machines_end_with_the_process_that_is_killed_and_resume(workdir: Pa
     outputs = [machine.communicate(timeout=300) for machine in launch("whole", port)]
     assert (tmp_path / "whole" / "metrics.json").exists(), outputs
     machines = launch("killed", port + 1)
-    state, deadline = tmp_path / "killed/last/trainer_state.json", time.monotonic() + 120
-    while not state.exists() and time.monotonic() < deadline:
-        assert [machine.poll() for machine in machines] == [None, None], "ended too early"
-        time.sleep(0.05)
-    children = Path(f"/proc/{machines[1].pid}/task/{machines[1].pid}/children").read_text()
-    os.kill(int(children.split()[0]), signal.SIGKILL)  # the process that does not write
+    wait_for_checkpoint(tmp_path / "killed", *machines)
+    os.kill(children_of(machines[1])[0], signal.SIGKILL)  # the process that does not write
     outputs = [machine.communicate(timeout=60) for machine in machines]
     assert all(machine.returncode for machine in machines)
     assert "error: another process of the launch ended" in outputs[0][1], outputs[0]
@@ -236,11 +246,8 @@ def test_processes_end_with_a_checkpoint_when_their_launcher_is_killed(
     with (tmp_path / "messages").open("w") as messages:
         port = 20_000 + (os.getpid() + 9_000) % 20_000
         launcher = torchrun(f"--nproc-per-node=2 --master-port={port}", train, stderr=messages)
-    state, deadline = tmp_path / "run/last/trainer_state.json", time.monotonic() + 120
-    while not state.exists() and time.monotonic() < deadline:
-        assert launcher.poll() is None, (tmp_path / "messages").read_text()
-        time.sleep(0.05)
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    state = wait_for_checkpoint(tmp_path / "run", launcher)
+    children, deadline = children_of(launcher), time.monotonic() + 60
     launcher.kill()
     launcher.wait()
     while (left := [pid for pid in children if Path(f"/proc/{pid}").exists()]) and (

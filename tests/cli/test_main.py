@@ -60,6 +60,8 @@ def test_overview():
     listed = [name for commands in COMMANDS_BY_GROUP.values() for name in commands]
     assert sorted(listed) == sorted(COMMANDS)
     assert all(f"  {name} " in outcome.out for name in listed)
+    assert run("help", "tag").out == run("tag", "--help").out
+    assert run("--version").out.count("\n") == 1
 
 
 @pytest.mark.parametrize("task", CONFIGS)
@@ -70,16 +72,11 @@ def test_training(task: str, calls: list[tuple]):
     assert calls == [("train", task, config, None)]
 
 
-def test_dry_run(calls: list[tuple], recipe: Path):
-    run("tag", "--dry-run", "--steps", "2")
-    run("run", recipe, "--dry-run")
-    from_recipe = ("dry_run", "tag", TagConfig(steps=5, lr=1e-3))
-    assert calls == [("dry_run", "tag", TagConfig(steps=2)), from_recipe]
-
-
 def test_options_override_recipes_and_recipes_defaults(calls: list[tuple], recipe: Path):
+    run("run", recipe, "--dry-run")
     run("run", recipe, "--steps", "9").ok()
-    ((_, task, config, recipe_run),) = calls
+    planned, (_, task, config, recipe_run) = calls
+    assert planned == ("dry_run", "tag", TagConfig(steps=5, lr=1e-3))
     assert task == "tag" and config == TagConfig(steps=9, lr=1e-3)
     assert isinstance(recipe_run, RecipeRun) and recipe_run.recipe.path == recipe
     assert recipe_run.differing == ("steps",)
@@ -92,13 +89,6 @@ def test_help_of_a_recipe_has_its_values(recipe: Path):
     assert "(default: 0.001)" in outcome.out
     assert "usage: finetune run" in run("run", "--help").out
     assert "usage: finetune search" in run("search", "tag", "--help").out
-
-
-def test_a_setting_that_only_the_recipe_makes_legal(calls: list[tuple], recipe: Path):
-    recipe.write_text("task: tag\ntuning: lora\nlora: 4\n")
-    assert run("run", recipe).code == 0
-    assert calls[0][2] == TagConfig(tuning="lora", lora="4")
-    run("run", recipe, "--tuning", "full").refused("lora needs --tuning lora: leave it out")
 
 
 def test_positionals_and_options_in_any_order():
@@ -141,9 +131,7 @@ def test_errors(error: BaseException, code: int, message: str, monkeypatch: pyte
     assert (outcome.code, outcome.err, outcome.out) == (code, message, "")
 
 
-@pytest.mark.parametrize(
-    "error", [KeyError("x"), RuntimeError("x"), ImportError("x"), ValueError("x"), OSError("x")]
-)
+@pytest.mark.parametrize("error", [KeyError("x"), ValueError("x"), OSError("x")])
 def test_bugs_name_the_file_of_their_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise error
@@ -176,12 +164,9 @@ def test_a_report_that_fails_leaves_the_run_finished(
     Path(file).unlink()
 
 
-def test_one_word_for_input(calls: list[tuple]):
+def test_lists_switches_and_one_word_for_input():
     assert parse(["predict", "run", "--data", "a"]) == parse(["predict", "run", "--file", "a"])
     assert parse(["tag", "--file", "a"]).config.data == "a"
-
-
-def test_lists_and_switches(calls: list[tuple]):
     parsed = parse(["classify", "--sizes", "100,200", "400", "--resume", "auto", "--no-bilstm"])
     assert (parsed.sizes, parsed.config.resume, parsed.config.bilstm) == (
         (100, 200, 400),
@@ -210,10 +195,6 @@ def test_names_of_the_scripts_of_transformers(calls: list[tuple]):
     arguments = ("--model_name_or_path", "m", "--learning_rate=1e-3", "--output-dir", "o")
     run("tag", *arguments, "--num-train-epochs", "2").ok()
     assert calls[0][2] == TagConfig(model="m", lr=1e-3, out="o", epochs=2)
-
-
-def test_version():
-    assert run("--version").out.count("\n") == 1
 
 
 def test_settings_of_recipes_are_no_options(tmp_path: Path):
@@ -245,9 +226,8 @@ def test_options_of_one_run_are_refused_for_several(tmp_path: Path):
     (tmp_path / "two.yaml").write_text(
         "task: multitask\ntasks:\n  a: {task: tag}\n  b: {task: tag}\n"
     )
-    for option in ("--dry-run", "--seeds=2"):
-        message = f"finetune run {tmp_path / 'two.yaml'}: unknown option {option!r}"
-        run("run", tmp_path / "two.yaml", option).refused(message)
+    message = f"finetune run {tmp_path / 'two.yaml'}: unknown option '--seeds=2'"
+    run("run", tmp_path / "two.yaml", "--seeds=2").refused(message)
 
 
 def test_names_of_transformers_in_python(tmp_path: Path) -> None:
@@ -260,10 +240,6 @@ def test_names_of_transformers_in_python(tmp_path: Path) -> None:
     assert (config.warmup, config.eval_every) == (0.2, 7)
     with pytest.raises(UserError, match="learning_rate and lr are one setting"):
         finetune.train("classify", "sst2", lr=1e-3, learning_rate=1e-3)
-
-
-def test_help_of_a_command() -> None:
-    assert run("help", "tag").out == run("tag", "--help").out
 
 
 def test_threads_of_the_program_wait_without_spinning(monkeypatch: pytest.MonkeyPatch):

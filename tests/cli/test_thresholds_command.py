@@ -96,45 +96,31 @@ def test_the_threshold_of_two_labels(workdir: Path, capsys) -> None:
         assert json.loads(capsys.readouterr().out)["label"] == label
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["thresholds", "sentiment", "--recall", "1.5"],
-            "--recall must be from 1e-06 to 1, not 1.5",
-        ),
-        (["thresholds", "sentiment", "--recall", "1", "--metric", "f1"], "give one goal"),
-        (
-            ["thresholds", "sentiment", "--metric", "f2"],
-            "--metric f2 does not fit these predictions: choose",
-        ),
-        (["thresholds", "sentiment/best"], "give the folder of a run"),
-        (["thresholds", "sentiment", "--split", "dev"], "no predictions.dev.jsonl"),
-        (["thresholds", "sentiment", "--risk", "1"], "--risk must be from 1e-06 to 0.999999"),
-        (["thresholds", "sentiment", "--risk", "0.01"], "needs 299 answers or more"),
-        (["thresholds", "sentiment", "--sets", "0.99"], "where 99 are needed"),
-        (["thresholds", "topics", "--sets", "0.5"], "predictions of one class"),
-        (["thresholds", "sentiment", "--reset", "--risk", "0.1"], "leave out --risk"),
-        (["thresholds", "sentiment", "--costs", "none.csv"], "--costs 'none.csv': no such file"),
-        (["thresholds", "topics", "--costs", "{costs}"], "models of one label"),
-        (["predict", "sentiment", "--text=a", "--threshold=neg=0.5"], "'neg' is none of pos"),
-        (
-            ["predict", "topics", "--text=a", "--threshold=half"],
-            "write a number from 0 to 1, or for",
-        ),
-        (
-            ["predict", "topics", "--text=a", "--threshold=2"],
-            "--threshold 2: write a number from 0",
-        ),
-    ],
-)
-def test_errors(workdir: Path, arguments: list[str], message: str, capsys) -> None:
-    costs = workdir / "costs.csv"
-    costs.write_text("gold,neg,pos\nneg,0,9\npos,1,0\n")
-    command, folder, *rest = (each.format(costs=costs) for each in arguments)
-    with pytest.raises(SystemExit) as end:
-        main([command, str(workdir / folder), *rest])
-    assert end.value.code == 2 and message in capsys.readouterr().err
+REFUSED = """
+thresholds sentiment --recall 1.5 | --recall must be from 1e-06 to 1, not 1.5
+thresholds sentiment --recall 1 --metric f1 | give one goal
+thresholds sentiment --metric f2 | --metric f2 does not fit these predictions: choose
+thresholds sentiment/best | give the folder of a run
+thresholds sentiment --split dev | no predictions.dev.jsonl
+thresholds sentiment --risk 1 | --risk must be from 1e-06 to 0.999999
+thresholds sentiment --risk 0.01 | needs 299 answers or more
+thresholds sentiment --sets 0.99 | where 99 are needed
+thresholds topics --sets 0.5 | predictions of one class
+thresholds sentiment --reset --risk 0.1 | leave out --risk
+thresholds sentiment --costs none.csv | --costs 'none.csv': no such file
+thresholds topics --costs costs.csv | models of one label
+predict sentiment --text=a --threshold=neg=0.5 | 'neg' is none of pos
+predict topics --text=a --threshold=half | write a number from 0 to 1, or for
+predict topics --text=a --threshold=2 | --threshold 2: write a number from 0
+"""
+
+
+@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
+def test_errors(line: str, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workdir)
+    Path("costs.csv").write_text("gold,neg,pos\nneg,0,9\npos,1,0\n")
+    command, message = line.split(" | ")
+    run(*command.split()).refused(message)
 
 
 def decisions(folder: Path) -> dict:

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 import torch
 
 from tests import fixtures as fx
-from tests.command import Outcome, run
+from tests.command import Outcome, folder_in_use, run
 from tests.small_data import write_jsonl
 from tests.training.stopping import interrupt_in_step
 
@@ -208,15 +206,8 @@ def test_a_folder_in_use_or_of_others(workdir: Path, tmp_path: Path):
     train("classify", *ready).refused(f"--out {tmp_path} holds other files (config.json)")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     (tmp_path / "config.json").unlink()
-    hold = "import time; from pathlib import Path; from finetune.runtime.files import lock_folder\n"
-    hold += f"with lock_folder(Path({str(tmp_path)!r})): print(1, flush=True); time.sleep(60)"
-    holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None and holder.stdout.readline()
+    with folder_in_use(tmp_path):
         train("classify", *ready).refused("is in use by process", "choose another --out")
-    finally:
-        holder.kill()
-        holder.wait()
     assert train("classify", *ready).code == 0
     tag = ("tag", "--model", workdir / "bert", "--data", workdir / "entities", "--out", tmp_path)
     run(*tag, "--resume").refused("holds a run of `finetune classify`")
@@ -262,19 +253,17 @@ def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
     assert again.code == 0 and "continuing from step 8 of 8" in again.err
 
 
-@pytest.mark.parametrize("at", ["load_task", "encode"])
+def interrupted(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", ["api.load_task", "training.cache.encode"])
 def test_interrupt_before_anything_is_written(
     at: str, workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
-
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        if at == "load_task":
-            patch.setattr("finetune.api.load_task", interrupted)
-        else:
-            patch.setattr("finetune.training.cache.encode", interrupted)
+        patch.setattr(f"finetune.{at}", interrupted)
         outcome = train("classify", workdir / "bert", workdir / "sentiment", "--out", out)
     last = outcome.err.splitlines()[-1]
     assert outcome.code == 130 and f"interrupted: nothing was written to {out}. Start" in last
@@ -305,9 +294,6 @@ def test_a_damaged_config_is_named(damage: str | None, resume: str, workdir: Pat
 
 
 def test_interrupted_predictions(workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
-
     monkeypatch.setattr("finetune.inference.predictor.predict", interrupted)
     file = workdir / "sentiment" / "test.jsonl"
     out = tmp_path / "found.csv"

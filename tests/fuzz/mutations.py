@@ -138,11 +138,6 @@ SEEDS: dict[str, bytes] = {
             "gold": {"spans": [], "unreachable": [[0, 2, "PER"]]},
         }
     ),
-    "decisions.jsonl": lines(
-        {"text": "Fine", "given": "pos", "decision": "accept", "label": "neg", "line": 3},
-        {"text": "Bo ran", "given": {"spans": []}, "decision": "edit", "spans": [_SPAN]},
-    ),
-    "names.json": b'{"Pos": "pos", "NEG": "neg"}',
 }
 
 # Recorded outputs draw by the order of contents, values and pieces: new ones go to the ends.

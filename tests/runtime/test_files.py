@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import threading
@@ -11,14 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from finetune.runtime import files
 from finetune.runtime.files import (
     LOCK,
     SaveError,
-    is_disk_error,
     is_free,
     lock_folder,
     recover,
@@ -76,34 +75,21 @@ def test_an_error_inside_changes_nothing(error, before: bool, tmp_path: Path) ->
     assert not before or content(folder) == "old"
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "No space left on device"),
-        SafetensorError("I/O error: No space left on device (os error 28)"),
-    ],
-    ids=["python", "safetensors"],
-)
-def test_a_full_disk_is_said_and_harmless(error: Exception, tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ["python", "safetensors"])
+def test_a_full_disk_is_said_and_harmless(library: str, tmp_path: Path) -> None:
     folder = tmp_path / "last"
     fill(folder, "old")
-    with pytest.raises(SaveError) as caught, replace_folder(folder):
-        raise error
-    message = str(caught.value)
-    assert message.startswith(f"{folder}: could not be written (")
-    assert "No space left on device" in message
-    assert "(training: with --resume)" in message
-    assert caught.value.__cause__ is error
-    assert isinstance(caught.value, ValueError), "the command line shows it as one line"
+    with pytest.raises(SaveError) as caught, replace_folder(folder) as fresh:
+        if library == "python":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save_file({"x": torch.zeros(2)}, str(fresh / "absent" / "file"))
+    reason = "No space left on device" if library == "python" else ".*os error 2.*"
+    assert re.match(
+        rf"{folder}: could not be written \({reason}\)\. .*\(training: with --resume\)",
+        str(caught.value),
+    )
     assert content(folder) == "old"
     assert list(tmp_path.iterdir()) == [folder]
-
-
-def test_real_safetensors_error_is_a_disk_error(tmp_path: Path) -> None:
-    with pytest.raises(Exception) as caught:
-        save_file({"x": torch.zeros(2)}, str(tmp_path / "absent" / "file"))
-    assert is_disk_error(caught.value)
-    assert not is_disk_error(ValueError("os error 28"))
 
 
 class Crash(BaseException):
