@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from finetune.cli.options import Command, DataOptions, OutOption
-from finetune.cli.output import quiet_libraries, show
+from finetune.cli.output import quiet_libraries, refuse_options, show
 from finetune.config.options import DATA, Help, argument
-from finetune.config.tasks import CONFIGS, TrainConfig, flag
+from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import PLUGINS, TASKS
 from finetune.types import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from finetune.data import Dataset, Finding
+    from finetune.data import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +58,8 @@ class Check(OutOption, DataOptions, Command):
         if self.label_errors:
             if self.source is None:
                 raise UserError("--label-errors needs a folder of --folds: finetune check RUNS.")
-            for name in ("data", "columns", "encoding", "task", "model", "max_length", "format"):
-                if getattr(self, name) != getattr(Check, name):
-                    raise UserError(
-                        f"{flag(name)} does not go with --label-errors, which reads the settings "
-                        "of the runs: leave it out."
-                    )
+            used = ("source", "label_errors", "out", "examples", "strict")
+            refuse_options(self, used, "--label-errors, which reads the settings of the runs")
             if PLUGINS["check --label-errors"](self) and self.strict:
                 sys.exit(1)
             return
@@ -130,6 +126,7 @@ class Check(OutOption, DataOptions, Command):
 
     def _findings(self, config: TrainConfig | None, errors: list[str]) -> list[Finding]:
         from finetune.data import check_data, input_type_of, read_text, read_tokens
+        from finetune.data.checks import Finding
         from finetune.data.labels import with_standard_names
         from finetune.data.preparation import read_examples
 
@@ -162,16 +159,10 @@ class Check(OutOption, DataOptions, Command):
         findings = [finding for finding in findings if finding.check not in skipped]
         if self.task is None or errors or any(finding.level == "error" for finding in findings):
             return findings
-        return [*findings, *_refusal(self.task, settings, data)]
+        from finetune.tasks import task_class
 
-
-def _refusal(task: str, config: TrainConfig, data: Dataset) -> list[Finding]:
-    # data without another error that training refuses
-    from finetune.data.checks import Finding
-    from finetune.tasks import task_class  # which imports torch
-
-    try:
-        task_class(task).prepare(config, data)
-    except UserError as error:
-        return [Finding("error", "training", str(error))]
-    return []
+        try:
+            task_class(self.task).prepare(settings, data)
+        except UserError as error:  # which training would raise
+            findings.append(Finding("error", "training", str(error)))
+        return findings

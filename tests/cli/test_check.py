@@ -70,8 +70,8 @@ def test_texts(workdir: Path, tmp_path: Path):
 
     folds = out.with_suffix("")
     for words, message in (
-        (["--model", "x"], "--model does not go with --label-errors"),
-        (["--format=json"], "--format does not go with --label-errors"),
+        (["--model", "x"], "--model: it does not apply to --label-errors"),
+        (["--format=json"], "--format: it does not apply to --label-errors"),
         (["--out", tmp_path], "is a folder: name a file"),
     ):
         run("check", folds, "--label-errors", *words).refused(message)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import finetune
-from finetune.cli.main import main
 from finetune.evaluation.runs import RunFolder
 from tests import fixtures as fx
 from tests import small_data
@@ -40,29 +39,25 @@ def rows_of(folder: Path, split: str) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def test_thresholds_are_saved_with_the_model_and_used(workdir: Path, capsys) -> None:
-    run = workdir / "topics"
-    main(["thresholds", str(run), "--metric", "macro_f1", "--dry-run"])
-    assert saved(run) == {}
-    main(["thresholds", str(run), "--metric", "macro_f1", "--format", "json"])
-    printed = capsys.readouterr().out
-    found = json.loads(printed[printed.index("{") :])
-    assert saved(run) == found["thresholds"] and found["metric"] == "macro_f1"
-    rows = rows_of(run, "test")
-    for prediction, row in zip(
-        finetune.load(run).predict([row["text"] for row in rows]), rows, strict=True
-    ):
+def test_thresholds_are_saved_with_the_model_and_used(workdir: Path) -> None:
+    topics = workdir / "topics"
+    run("thresholds", topics, "--metric", "macro_f1", "--dry-run").ok()
+    assert saved(topics) == {}
+    found = json.loads(run("thresholds", topics, "--metric", "macro_f1", "--json").ok().out)
+    assert saved(topics) == found["thresholds"] and found["metric"] == "macro_f1"
+    rows = rows_of(topics, "test")
+    predictions = finetune.load(topics).predict([row["text"] for row in rows])
+    for prediction, row in zip(predictions, rows, strict=True):
         expected = {n for n, p in row["scores"].items() if p >= found["thresholds"][n]}
         assert set(prediction.label) == expected
-    main(["predict", str(run), "--text", "a", "--threshold", "0"])
-    everything = json.loads(capsys.readouterr().out)
+    (everything,) = run("predict", topics, "--text", "a", "--threshold", "0").ok().rows
     assert everything["label"] == sorted(everything["scores"])
-    main(["thresholds", str(run), "--reset"])
-    assert saved(run) == {}
+    run("thresholds", topics, "--reset").ok()
+    assert saved(topics) == {}
 
 
 def test_labels_with_other_names_in_nli_and_a_test_split_without_labels(
-    workdir: Path, tmp_path: Path, capsys
+    workdir: Path, tmp_path: Path
 ) -> None:
     names = {"neg": "Contradiction", "pos": "Entailment"}
     splits = {
@@ -71,29 +66,26 @@ def test_labels_with_other_names_in_nli_and_a_test_split_without_labels(
     }
     settings = {"model": str(workdir / "bert"), "out": str(tmp_path / "run"), "quiet": True}
     finetune.train("classify", splits, steps=1, **settings)
-    main(["thresholds", str(tmp_path / "run"), "--recall", "1", "--dry-run"])
-    assert "1.0000" in capsys.readouterr().out
-    file = tmp_path / "run" / "predictions.test.jsonl"
-    rows = [json.loads(line) | {"gold": None} for line in file.read_text("utf-8").splitlines()]
-    small_data.write_jsonl(file, rows)
-    main(["thresholds", str(tmp_path / "run"), "--recall", "1", "--dry-run"])
-    assert "1.0000" in capsys.readouterr().out
+    command = ("thresholds", tmp_path / "run", "--recall", "1", "--dry-run")
+    assert "1.0000" in run(*command).out
+    rows = [row | {"gold": None} for row in rows_of(tmp_path / "run", "test")]
+    small_data.write_jsonl(tmp_path / "run" / "predictions.test.jsonl", rows)
+    assert "1.0000" in run(*command).out
 
 
-def test_the_threshold_of_two_labels(workdir: Path, capsys) -> None:
-    run = workdir / "sentiment"
-    main(["thresholds", str(run), "--recall", "1"])
-    out = capsys.readouterr().out
+def test_the_threshold_of_two_labels(workdir: Path) -> None:
+    sentiment = workdir / "sentiment"
+    out = run("thresholds", sentiment, "--recall", "1").ok().out
     assert "precision at a recall of 1, chosen on" in out and "pos" in out
-    ((name, threshold),) = saved(run).items()
+    ((name, threshold),) = saved(sentiment).items()
     assert name == "pos"
-    gold = [row for row in rows_of(run, "validation") if row["gold"] == "pos"]
-    found = finetune.load(run).predict([row["text"] for row in gold])
+    gold = [row for row in rows_of(sentiment, "validation") if row["gold"] == "pos"]
+    found = finetune.load(sentiment).predict([row["text"] for row in gold])
     assert {each.label for each in found} == {"pos"}
     assert all(each.score == each.scores["pos"] >= threshold for each in found)
     for value, label in (("1", "neg"), ("pos=0", "pos")):
-        main(["predict", str(run), "--text", "a", "--threshold", value])
-        assert json.loads(capsys.readouterr().out)["label"] == label
+        (row,) = run("predict", sentiment, "--text", "a", "--threshold", value).ok().rows
+        assert row["label"] == label
 
 
 REFUSED = """
@@ -128,92 +120,79 @@ def decisions(folder: Path) -> dict:
     return extra.get("decisions", {})
 
 
-def test_answers_are_withheld_below_the_chosen_confidence(workdir: Path, capsys) -> None:
-    run = workdir / "sentiment"
-    main(["thresholds", str(run), "--coverage", "0.5"])
-    assert "validation also chose the epoch of the model" in capsys.readouterr().out
-    rows = rows_of(run, "validation")
-    found = finetune.load(run).predict([row["text"] for row in rows])
+def test_answers_are_withheld_below_the_chosen_confidence(workdir: Path) -> None:
+    sentiment = workdir / "sentiment"
+    said = run("thresholds", sentiment, "--coverage", "0.5").ok().out
+    assert "validation also chose the epoch of the model" in said
+    rows = rows_of(sentiment, "validation")
+    found = finetune.load(sentiment).predict([row["text"] for row in rows])
     sure = [each for each in found if each.label is not None]
     assert len(sure) == len(rows) // 2  # all that are as probable as the last one
-    assert min(each.score for each in sure) >= decisions(run)["confidence"]
+    assert min(each.score for each in sure) >= decisions(sentiment)["confidence"]
     for each, row in zip(found, rows, strict=True):
         assert each.label in (row["label"], None)
         assert each.to_dict()["withheld"] == (None if each.label else row["label"])
-    file = workdir / "withheld.jsonl"
-    with file.open("w") as out:
-        for each, row in zip(found, rows, strict=True):
-            out.write(json.dumps(each.to_dict() | {"gold": row["gold"]}) + "\n")
-    right = sum(each.label == row["gold"] for each, row in zip(found, rows, strict=True))
-    capsys.readouterr()
-    main(["report", str(file), "--format", "json"])  # an answer that is withheld is not right
-    assert json.loads(capsys.readouterr().out)["scores"]["accuracy"] == right / len(rows)
-    main(["thresholds", str(run), "--reset"])
-    assert decisions(run) == {}
+    pairs = list(zip(found, rows, strict=True))
+    scored = [each.to_dict() | {"gold": row["gold"]} for each, row in pairs]
+    file = small_data.write_jsonl(workdir / "withheld.jsonl", scored)
+    right = sum(each.label == row["gold"] for each, row in pairs)
+    analysis = json.loads(run("report", file, "--format", "json").ok().out)
+    assert analysis["scores"]["accuracy"] == right / len(rows), "one that is withheld is not right"
+    run("thresholds", sentiment, "--reset").ok()
+    assert decisions(sentiment) == {}
 
 
-def test_sets_distances_and_costs_are_saved_together(workdir: Path, tmp_path: Path, capsys) -> None:
-    run, costs = workdir / "sentiment", tmp_path / "costs.csv"
+def test_sets_distances_and_costs_are_saved_together(workdir: Path, tmp_path: Path) -> None:
+    sentiment, costs = workdir / "sentiment", tmp_path / "costs.csv"
     costs.write_text("gold,neg,pos\nneg,0,9\npos,1,0\n")
-    for goal in (["--sets", "0.6"], ["--ood", "0.2"], ["--costs", str(costs)]):
-        main(["thresholds", str(run), *goal])
-    assert decisions(run).keys() == {"sets", "distance", "costs"}
-    said = capsys.readouterr().out
+    said = ""
+    for goal in (("--sets", "0.6"), ("--ood", "0.2"), ("--costs", costs)):
+        said += run("thresholds", sentiment, *goal).ok().out
+    assert decisions(sentiment).keys() == {"sets", "distance", "costs"}
     assert "sets on validation" in said and "error rate" not in said
     for format in ("table", "json", "csv"):
-        main(["thresholds", str(run), "--sets", "0.1", "--dry-run", "--format", format])
-        printed = capsys.readouterr()
+        printed = run("thresholds", sentiment, "--sets", "0.1", "--dry-run", "--format", format)
         notes = printed.out if format == "table" else printed.err
         assert "for an error rate of 0.1 write --sets 0.9" in notes
-    texts = [row["text"] for row in rows_of(run, "test")]
-    for found in (finetune.load(run).predict(texts), list(finetune.load(run).stream(texts))):
+    texts = [row["text"] for row in rows_of(sentiment, "test")]
+    model = finetune.load(sentiment)
+    for found in (model.predict(texts), list(model.stream(texts))):
         for each in found:
             row = each.to_dict()
-            assert row["cost"] == pytest.approx(
-                min(9 * each.scores["neg"], each.scores["pos"]), 1e-4
-            )
+            cost = min(9 * each.scores["neg"], each.scores["pos"])
+            assert row["cost"] == pytest.approx(cost, 1e-4)
             assert {*row["set"]} <= {"neg", "pos"} and row["ood"] == (row["withheld"] is not None)
-    row = finetune.load(run, threshold=0.5).predict(texts[:1])[0].to_dict()
+    row = finetune.load(sentiment, threshold=0.5).predict(texts[:1])[0].to_dict()
     assert "set" in row and "cost" not in row, "the threshold of a call replaces the saved costs"
-    capsys.readouterr()
-    main(["report", str(run), "--format", "json"])
-    analysis = json.loads(capsys.readouterr().out)
+    analysis = json.loads(run("report", sentiment, "--format", "json").ok().out)
     assert "risk" in analysis["tables"] and analysis["scores"]["mean_cost"] > 0
-    again = shutil.copy(run / "predictions.test.jsonl", tmp_path / "again.jsonl")
-    main(["compare", str(run), str(again), "--metric", "mean_cost", "--resamples", "50"])
-    main(["thresholds", str(run), "--reset"])
-    assert not (run / "best" / "distance.safetensors").exists()
-    assert RunFolder.open(run).require_intact() is None
+    again = shutil.copy(sentiment / "predictions.test.jsonl", tmp_path / "again.jsonl")
+    run("compare", sentiment, again, "--metric", "mean_cost", "--resamples", "50").ok()
+    run("thresholds", sentiment, "--reset").ok()
+    assert not (sentiment / "best" / "distance.safetensors").exists()
+    assert RunFolder.open(sentiment).require_intact() is None
 
 
-def test_one_of_several_classes_has_no_threshold(workdir: Path, tmp_path: Path, capsys) -> None:
-    settings = {"steps": 3, "model": str(workdir / "bert"), "quiet": True}
-    run, data = tmp_path / "nli", small_data.pairs(tmp_path / "d", (30, 40, 9))
-    finetune.train("nli", data, out=str(run), **settings)
+def test_one_of_several_classes_has_no_threshold() -> None:
+    nli = fx.trained("nli")
     for goal in ([], ["--precision", "0.5"], ["--metric", "macro_f1"]):
-        with pytest.raises(SystemExit):
-            main(["thresholds", str(run), *goal])
-        assert "Give --risk or --coverage to abstain" in capsys.readouterr().err
+        run("thresholds", nli, *goal).refused("Give --risk or --coverage to abstain")
     with pytest.raises(ValueError, match="write a number from 0 to 1"):
-        finetune.load(run, threshold={"neutral": 1.0})
+        finetune.load(nli, threshold={"neutral": 1.0})
 
 
-def test_predict_takes_costs_and_thresholds_of_any_task(
-    workdir: Path, tmp_path: Path, capsys
-) -> None:
+def test_predict_takes_costs_and_thresholds_of_any_task(workdir: Path, tmp_path: Path) -> None:
     costs = {"neg": {"neg": 0.0, "pos": 1e6}, "pos": {"neg": 1.0, "pos": 0.0}}
     model = finetune.load(workdir / "sentiment", costs=costs)
     assert model.predict(["a"])[0].label == "neg"
-    settings = {"steps": 1, "model": str(workdir / "bert"), "quiet": True}
-    finetune.train("tag", small_data.speech(tmp_path / "d"), out=str(tmp_path / "tag"), **settings)
-    main(["predict", str(tmp_path / "tag"), "--text", "a b", "--threshold", "1"])
-    row = json.loads(capsys.readouterr().out)
+    tag, settings = tmp_path / "tag", {"steps": 1, "model": str(workdir / "bert"), "quiet": True}
+    finetune.train("tag", small_data.speech(tmp_path / "d"), out=str(tag), **settings)
+    (row,) = run("predict", tag, "--text", "a b", "--threshold", "1").ok().rows
     assert row["tags"] == [None, None] and len(row["withheld"]) == 2
-    with pytest.raises(SystemExit):
-        main(["predict", str(tmp_path / "tag"), "--text", "a b", "--threshold", "N=1"])
-    assert "write a number from 0 to 1" in capsys.readouterr().err
-    main(["thresholds", str(tmp_path / "tag"), "--coverage", "0.1"])
-    assert "withheld" in finetune.load(tmp_path / "tag").predict(["a b"])[0].to_dict()
+    refused = run("predict", tag, "--text", "a b", "--threshold", "N=1")
+    refused.refused("write a number from 0 to 1")
+    run("thresholds", tag, "--coverage", "0.1").ok()
+    assert "withheld" in finetune.load(tag).predict(["a b"])[0].to_dict()
 
 
 def without_floats(value: Any) -> Any:
