@@ -51,9 +51,3 @@ def test_checks_for_pipelines(texts: Path):
     levels = {finding["level"] for finding in findings}
     assert levels == {"info", "warning"}
     assert {*findings[0]} == {"level", "check", "message", "locations"}
-    clean = write_jsonl(
-        texts.parent / "clean.jsonl", [{"text": f"t {n}", "label": "ab"[n % 2]} for n in range(30)]
-    )
-    findings = json.loads(run("check", clean, "--format", "json").out)
-    warned = any(finding["level"] == "warning" for finding in findings)
-    assert run("check", clean, "--strict").code == int(warned)

@@ -157,31 +157,13 @@ def saved_cases() -> Iterator[Case]:
                 yield Case(f"{name}: {file}: {damage}", command, path, DAMAGES[damage], fails)
 
 
-def recipe_cases() -> Iterator[Case]:
-    contents = {
-        "not UTF-8": b"task: caf\xe9\n",
-        "two documents": b"task: classify\n---\ntask: nli\n",
-        "task is a mapping": b"task: {a: b}\n",
-        "steps is a list": b"task: classify\nsteps: [1]\n",
-        "a tab": b"task:\tclassify\n\tlr: 1\n",
-    }
-    for (damage, content), command in itertools.product(contents.items(), ("run", "check")):
-        yield Case(f"{command}: {damage}", (command, "new.yaml"), "new.yaml", content)
+CASES = [*data_cases(), *saved_cases()]
 
 
-CASES = [*data_cases(), *saved_cases(), *recipe_cases()]
-
-
-def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    """The files of a folder with their sizes and times."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            status = path.stat()
-            found[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns)
-        else:
-            found[str(path.relative_to(folder))] = (0, 0)
-    return found
+def snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
+    """The files and folders of a folder; of files with their sizes and times."""
+    paths = sorted(folder.rglob("*"))
+    return {p: (p.stat().st_size, p.stat().st_mtime_ns) if p.is_file() else (0, 0) for p in paths}
 
 
 def assert_one_line(outcome: Outcome, case: Case) -> None:
