@@ -205,6 +205,7 @@ class Tables:
         further_metrics: Metrics that these data have besides those of the type.
         vocabulary: The words of the training data, if they are known.
         costs: The costs of mistakes.
+        files: The names of the files of predictions and gold; empty in memory.
     """
 
     type: PredictionType
@@ -222,6 +223,7 @@ class Tables:
     further_metrics: Mapping[str, Metric] = field(default_factory=dict)
     vocabulary: TrainingVocabulary | None = None
     costs: Costs = field(default_factory=dict)
+    files: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.gold)
@@ -366,15 +368,12 @@ class PredictionType:
     """From a row, its location and its example to the prediction, as ``to_dict()`` wrote it."""
     tables: Callable[[Tables], Tables]
     """Adds to gold and predicted values the decisions, and what whole lists decide, such as the
-    positive class."""
+    positive class; in values of ``files`` it finds labels, tags of a scheme, or numbers."""
     read_gold: Callable[..., Iterable[Any]]
     """From a file to its examples with gold; ``columns``, ``usual_columns`` and ``encoding`` are
     options."""
     gold_of_row: Callable[[int, str, _Row], Any]
     """From the index, the location and the content of a row to the example that it holds."""
-    as_files_say: Callable[[Tables, tuple[str, str]], Tables] | None = None
-    """Finds in the values of whole files what they are: labels, tags of a scheme, or numbers. The
-    names are those of the files of predictions and gold."""
     calibrated: Callable[[Tables], Items] = lambda tables: tables.items.answered
     """The decisions whose probabilities are compared with how often they are right."""
     groupings: Callable[[Tables], Mapping[str, Grouping]] = lambda _: {}
@@ -407,13 +406,9 @@ class PredictionType:
         predicted: Sequence[Any],
         *,
         labels: Iterable[str] = (),
-        files: tuple[str, str] | None = None,
         **fields: Any,
     ) -> Tables:
-        """Make the tables of gold and predicted values, one of each for each example.
-
-        ``files`` are the names of the files of predictions and gold, None in memory.
-        """
+        """Make the tables of gold and predicted values, one of each for each example."""
         if len(gold) != len(predicted):
             unit = f"predicted {self.wording.unit}"
             raise UserError(
@@ -421,9 +416,7 @@ class PredictionType:
                 "one prediction"
             )
         values = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **fields)
-        if files and self.as_files_say:
-            values = self.as_files_say(values, files)
-        tables = values.type.tables(values)
+        tables = self.tables(values)
         if not tables.type.classes:
             return tables
         named = {*tables.items.gold, *tables.items.answer} - {None, ""}

@@ -97,7 +97,7 @@ def _checked(where: str, key: str, label: Any) -> Any:
     return tuple(label) if isinstance(label, list) else label
 
 
-def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
+def _as_files_say(tables: Tables) -> Tables:
     # labels, several labels or numbers, as the values of both files say
     gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
     if any(isinstance(label, list | tuple) for label in (*predicted, *gold)):
@@ -112,7 +112,7 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
             return replace(tables, type=NUMBER, gold=[float(label) for label in gold])
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{files[1]}: its labels are not numbers ({error}), but the predictions are."
+                f"{tables.files[1]}: its labels are not numbers ({error}), but the predictions are."
             ) from error
     left_out = [prediction.decided.get("withheld") for prediction in predictions]
     classes: Any = next((p.scores for p in predictions if p.scores), ())
@@ -120,7 +120,7 @@ def _as_files_say(tables: Tables, files: tuple[str, str]) -> Tables:
         label_names = {NO_LABEL, *map(_name, gold), *map(str, classes)}
         if unknown := [label for label in predicted if str(label) not in label_names]:
             raise DataError(
-                f"{files[1]}: its labels are numbers, but the predictions are names such as "
+                f"{tables.files[1]}: its labels are numbers, but the predictions are names such as "
                 f"{unknown[0]!r}: the files do not belong together, or write numbers without "
                 "quotes."
             )
@@ -283,7 +283,6 @@ def by_length(tables: Tables, unit: str) -> Grouping:
 _SHARED: dict[str, Any] = {
     "gold": attrgetter("label"),
     "parse": _parse,
-    "as_files_say": _as_files_say,
     "read_gold": _read_gold,
     "gold_of_row": text_of_row,
 }
@@ -347,6 +346,8 @@ def _cost_counts(tables: Tables) -> np.ndarray:
 
 
 def _label_tables(tables: Tables) -> Tables:
+    if tables.files and (tables := _as_files_say(tables)).type is not LABEL:
+        return tables.type.tables(tables)
     items, positive = decided_items(tables), tables.positive
     labels = {*tables.labels} or {*items.gold, *items.answer} - {NO_LABEL}
     if positive is None and len(labels) == 2:

@@ -66,8 +66,15 @@ SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 # --- Tables ---------------------------------------------------------------------------------------
 
 
-def _as_scheme_says(tables: Tables) -> Tables:
+def _tag_tables(tables: Tables) -> Tables:
     # without a scheme tags are plain; the second is that of predictions, if it is another
+    if tables.files:
+        gold, predicted = respelled(tables.gold), respelled(tables.predicted)
+        scheme = detect_scheme(gold)
+        other = scheme and (predicted_scheme(predicted, scheme) or scheme)
+        if scheme not in (None, "BIO", other):  # as training reads gold: scores agree
+            gold, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold], "BIO"
+        tables = replace(tables, gold=gold, predicted=predicted, schemes=(scheme, other))
     for index, tags in enumerate(zip(tables.gold, tables.predicted, strict=True)):
         if len(tags[0]) != len(tags[1]):
             raise UserError(
@@ -86,15 +93,6 @@ def _as_scheme_says(tables: Tables) -> Tables:
             words = scores[index][span.start : span.end]
             items.score[item] = sum(words) / (span.end - span.start)
     return replace(tables, items=items)
-
-
-def _as_files_say(tables: Tables, _: tuple[str, str]) -> Tables:
-    gold, predicted = respelled(tables.gold), respelled(tables.predicted)
-    scheme = detect_scheme(gold)
-    of_predictions = scheme and (predicted_scheme(predicted, scheme) or scheme)
-    if scheme not in (None, "BIO", of_predictions):  # as training reads gold: scores agree
-        gold, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold], "BIO"
-    return replace(tables, gold=gold, predicted=predicted, schemes=(scheme, of_predictions))
 
 
 def _span_sets(tables: Tables, strict: bool) -> tuple[list[set[Span]], list[set[Span]]]:
@@ -215,8 +213,7 @@ _SHARED: dict[str, Any] = {
     "wording": Wording("tags", "sentence", "words"),
     "gold": attrgetter("tags"),
     "parse": _parse,
-    "as_files_say": _as_files_say,
-    "tables": _as_scheme_says,
+    "tables": _tag_tables,
     "read_gold": read_token_file,
     "gold_of_row": partial(sentence_of_row, of_tags=True),
     "sides": sides_in_words,
