@@ -279,51 +279,49 @@ def test_errors_of_costs_name_their_line(name: str, text: str, problem: str, tmp
 
 PER, LOC = Span(0, 2, "PER"), Span(3, 4, "LOC")
 WORDS = ("Ana", "Lima", "saw", "Oslo")
-PREDICTIONS = {
-    "label": TextPrediction(0, "a", 0.6, {"a": 0.6, "b": 0.4}),
-    "labels": TextPrediction(0, ("a", "b"), None, {"a": 0.6, "b": 0.9}),
-    "choice": ChoicePrediction(0, 1, "x", (0.4, 0.6)),
-    "tags": TokenPrediction(
-        0, WORDS, ("B-PER", "I-PER", "O", "B-LOC"), (0.6, 0.6, 0.9, 0.9), (PER, LOC), (0.6, 0.9)
+RELATIONS = Relation(PER, LOC, "in"), Relation(LOC, PER, "of")
+TAGS = ("B-PER", "I-PER", "O", "B-LOC"), (0.6, 0.6, 0.9, 0.9)
+PREDICTIONS: dict[str, tuple[Any, str, Any, Any]] = {
+    "label": (TextPrediction(0, "a", 0.6, {"a": 0.6, "b": 0.4}), "label", None, "a"),
+    "labels": (TextPrediction(0, ("a", "b"), None, {"a": 0.6, "b": 0.9}), "label", ["b"], ["a"]),
+    "choice": (ChoicePrediction(0, 1, "x", (0.4, 0.6)), "choice", None, 1),
+    "tags": (
+        TokenPrediction(0, WORDS, *TAGS, (PER, LOC), (0.6, 0.9)),
+        "tags",
+        ["O", "O", "O", "B-LOC"],
+        [PER._asdict() | {"score": 0.6}],
     ),
-    "plain tags": TokenPrediction(0, WORDS, ("N", "N", "V", "N"), (0.6, 0.9, 0.9, 0.9)),
-    "spans": SpanPrediction(0, WORDS, (PER, LOC), (0.6, 0.9)),
-    "relations": RelationPrediction(
-        0, WORDS, (PER, LOC), (Relation(PER, LOC, "in"), Relation(LOC, PER, "of")), (0.6, 0.9)
+    "plain tags": (
+        TokenPrediction(0, WORDS, ("N", "N", "V", "N"), (0.6, 0.9, 0.9, 0.9)),
+        "tags",
+        [None, "N", "V", "N"],
+        [{"start": 0, "end": 1, "label": "N", "score": 0.6}],
     ),
-    "answers": AnswerPrediction(0, FoundAnswer(0, 3, "Ana", 0.6), 0.6),
+    "spans": (
+        SpanPrediction(0, WORDS, (PER, LOC), (0.6, 0.9)),
+        "spans",
+        [LOC._asdict() | {"score": 0.9}],
+        [PER._asdict() | {"score": 0.6}],
+    ),
+    "relations": (
+        RelationPrediction(0, WORDS, (PER, LOC), RELATIONS, (0.6, 0.9)),
+        "relations",
+        [{"subject": 1, "object": 0, "label": "of", "score": 0.9}],
+        [{"subject": 0, "object": 1, "label": "in", "score": 0.6}],
+    ),
+    "answers": (AnswerPrediction(0, FoundAnswer(0, 3, "Ana", 0.6), 0.6), "answer", None, "Ana"),
 }
-KEPT = {
-    "label": ("label", None),
-    "labels": ("label", ["b"]),
-    "choice": ("choice", None),
-    "tags": ("tags", ["O", "O", "O", "B-LOC"]),
-    "plain tags": ("tags", [None, "N", "V", "N"]),
-    "spans": ("spans", [LOC._asdict() | {"score": 0.9}]),
-    "relations": ("relations", [{"subject": 1, "object": 0, "label": "of", "score": 0.9}]),
-    "answers": ("answer", None),
-}
-WITHHELD = {
-    "label": "a",
-    "labels": ["a"],
-    "choice": 1,
-    "tags": [PER._asdict() | {"score": 0.6}],
-    "plain tags": [{"start": 0, "end": 1, "label": "N", "score": 0.6}],
-    "spans": [PER._asdict() | {"score": 0.6}],
-    "relations": [{"subject": 0, "object": 1, "label": "in", "score": 0.6}],
-    "answers": "Ana",
-}
+"""A prediction, its key in a row, what the model keeps there, and what it withholds."""
 
 
 @pytest.mark.parametrize("setup", PREDICTIONS)
 def test_unsure_answers_are_withheld_and_nothing_else(setup: str) -> None:
-    prediction = PREDICTIONS[setup]
+    prediction, key, kept, withheld = PREDICTIONS[setup]
     before = prediction.to_dict()
     row = Decisions(confidence=0.7).apply(prediction).to_dict()
-    key, value = KEPT[setup]
-    assert row[key] == value and row["withheld"] == WITHHELD[setup]
+    assert row[key] == kept and row["withheld"] == withheld
     assert row.get("scores") == before.get("scores") and row.get("score") == before.get("score")
-    nothing = {"withheld": [] if isinstance(WITHHELD[setup], list) else None}
+    nothing = {"withheld": [] if isinstance(withheld, list) else None}
     assert Decisions(confidence=0.6).apply(prediction).to_dict() == before | nothing
     assert Decisions().apply(prediction).to_dict() == before
     ood = Decisions(distance=1.0).apply(prediction, 1.5).to_dict()
@@ -387,7 +385,7 @@ def test_a_model_that_withholds_nothing_does_not_abstain(tmp_path) -> None:
 
 def test_a_custom_metric_takes_what_is_withheld_as_none_and_no_class_is_made_of_it() -> None:
     def seen(setup: str, gold: Any) -> Any:
-        prediction = Decisions(confidence=0.7).apply(PREDICTIONS[setup])
+        prediction = Decisions(confidence=0.7).apply(PREDICTIONS[setup][0])
         tables = TYPES[setup].of_values([gold], [prediction.value], predictions=[prediction])
         taken: list[Any] = []
         metric = CustomMetric(lambda gold, predicted: taken.extend(predicted) or 1.0)

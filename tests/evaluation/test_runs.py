@@ -151,28 +151,6 @@ def tagged(*tags: list[str]) -> list[dict]:
     return [{"tokens": ["w"] * len(row), "tags": row} for row in tags]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        ["B-PER", "I-PER", "O", "B-LOC"],
-        ["B-PER", "E-PER", "O", "S-LOC"],  # BIOES against BIO
-        ["B-PER", "L-PER", "O", "U-LOC"],
-        ["I-PER", "I-PER", "O", "I-LOC"],  # IO, as of `tag --scheme IO`
-    ],
-)
-def test_schemes_of_other_systems(tmp_path: Path, answer: list[str]):
-    scores = scored(tmp_path, [{"tags": answer}], tagged(["B-PER", "I-PER", "O", "B-LOC"]))
-    assert scores["span_f1_strict"] == scores["span_f1_conll"] == scores["tag_accuracy"] == 1.0
-
-
-def test_ill_formed_predictions_stay_ill_formed(tmp_path: Path):
-    """A lone I- is a span for conlleval and none for the strict count: not taken for IOB1."""
-    answers = [{"tags": ["I-PER", "I-PER", "O", "B-LOC"]}]
-    scores = scored(tmp_path, answers, tagged(["B-PER", "I-PER", "O", "B-LOC"]))
-    assert (scores["span_f1_conll"], scores["span_f1_strict"]) == (1.0, pytest.approx(2 / 3))
-    assert scores["tag_accuracy"] == 0.75
-
-
 # --- spans -----------------------------------------------------------------------------------
 
 WORDS = ["Ann", "Lee", "of", "Oslo", "City"]
@@ -184,12 +162,72 @@ def spans(*positions, **more) -> dict:
     return {"id": 0, **more, "spans": values}
 
 
-def test_nested_spans(tmp_path: Path):
-    gold = [{"tokens": WORDS, "spans": NESTED}, {"tokens": ["x"], "spans": []}]
-    answers = [spans(*NESTED[1:], words=WORDS), spans((0, 1, "PER"), words=["x"])]
+NESTED_GOLD = [{"tokens": WORDS, "spans": NESTED}]
+FLAT_GOLD = tagged(["B-PER", "I-PER", "O", "B-LOC"])
+TEXT, JOINED = "Ann  Lee of Oslo", "Paris-based Anns"
+IN_BOTH = {"start": 0, "end": 2, "start_char": 0, "end_char": 8, "label": "PER"}
+SCORES: list[tuple[list[dict], list[dict], dict[str, float]]] = [
+    *(
+        ([{"tags": tags.split()}], FLAT_GOLD, dict.fromkeys(("span_f1_strict", "tag_accuracy"), 1))
+        for tags in (
+            "B-PER I-PER O B-LOC",
+            "B-PER E-PER O S-LOC",  # BIOES against BIO
+            "B-PER L-PER O U-LOC",
+            "I-PER I-PER O I-LOC",  # IO, as of `tag --scheme IO`
+        )
+    ),
+    (  # a lone I- is a span for conlleval and none for the strict count: not taken for IOB1
+        [{"tags": ["I-PER", "I-PER", "O", "B-LOC"]}],
+        FLAT_GOLD,
+        {"span_f1_conll": 1, "span_f1_strict": 2 / 3, "tag_accuracy": 0.75},
+    ),
+    (  # spans that nest, against spans and against tags
+        [spans(*NESTED[1:], words=WORDS), spans((0, 1, "PER"), words=["x"])],
+        [*NESTED_GOLD, {"tokens": ["x"], "spans": []}],
+        {"span_precision_strict": 2 / 3, "span_f1_strict": 2 / 3, "span_f1_strict:PER": 0},
+    ),
+    (
+        [{"tags": ["B-PER", "I-PER", "O", "B-ORG", "I-ORG"]}],
+        NESTED_GOLD,
+        {"span_precision_strict": 1, "span_recall_strict": 2 / 3},
+    ),
+    (  # tags take precedence over spans
+        [{"tags": ["O", "O"], "spans": [[0, 1, "PER"]]}],
+        tagged(["B-PER", "O"]),
+        {"tag_accuracy": 0.5},
+    ),
+    *(
+        ([answer], [{"text": TEXT, "entities": [[0, 8, "PER"]]}], {"span_f1_strict": 1})
+        for answer in (
+            spans((0, 2, "PER"), words=TEXT.split()),
+            {"spans": [[0, 2, "PER"]]},
+            {"spans": [{"start_char": 0, "end_char": 8, "label": "PER"}]},
+            {"text": TEXT, "spans": [{"start": 0, "end": 8, "label": "PER"}]},
+            {"text": TEXT, "spans": [IN_BOTH]},
+        )
+    ),
+    *(  # spans that end inside a word
+        (
+            [{"text": JOINED, "spans": answer}],
+            [{"text": JOINED, "entities": [[0, 5, "LOC"], [12, 15, "PER"]]}],
+            {"span_f1_characters": f1, "span_f1_strict": strict},
+        )
+        for answer, f1, strict in (
+            ([[0, 5, "LOC"], [12, 15, "PER"]], 1, 1),
+            ([[0, 5, "LOC"]], 2 / 3, 1),
+            ([[0, 5, "LOC"], [12, 16, "PER"]], 0.5, 2 / 3),
+            ([[0, 4, "LOC"], [12, 15, "PER"]], 0.5, 0),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("answers", "gold", "expected"), SCORES)
+def test_forms_of_spans(
+    tmp_path: Path, answers: list[dict], gold: list[dict], expected: dict[str, float]
+):
     scores = scored(tmp_path, answers, gold)
-    assert scores["span_precision_strict"] == scores["span_f1_strict"] == pytest.approx(2 / 3)
-    assert scores["span_f1_strict:PER"] == 0.0
+    assert {name: scores[name] for name in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -209,56 +247,6 @@ def test_spans_against_tags(tmp_path: Path, name: str, content: str):
     answers = write_jsonl(tmp_path / "answers.jsonl", [spans(*NESTED[:1], words=WORDS)])
     scores = score_predictions(answers, str(tmp_path / name))
     assert scores["span_precision_strict"] == 1.0
-
-
-def test_tags_against_spans_that_nest(tmp_path: Path):
-    answers = [{"tags": ["B-PER", "I-PER", "O", "B-ORG", "I-ORG"]}]
-    rates = scored(tmp_path, answers, [{"tokens": WORDS, "spans": NESTED}])
-    assert rates["span_precision_strict"] == 1.0
-    assert rates["span_recall_strict"] == pytest.approx(2 / 3)
-
-
-def test_tags_take_precedence_over_spans(tmp_path: Path):
-    answers = [{"tags": ["O", "O"], "spans": [[0, 1, "PER"]]}]
-    assert "tag_accuracy" in scored(tmp_path, answers, tagged(["B-PER", "O"]))
-
-
-TEXT = "Ann  Lee of Oslo"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"words": ["Ann", "Lee", "of", "Oslo"], "spans": [{"start": 0, "end": 2, "label": "PER"}]},
-        {"spans": [[0, 2, "PER"]]},
-        {"spans": [{"start_char": 0, "end_char": 8, "label": "PER"}]},
-        {"text": TEXT, "spans": [{"start": 0, "end": 8, "label": "PER"}]},
-        {
-            "text": TEXT,
-            "spans": [{"start": 0, "end": 2, "start_char": 0, "end_char": 8, "label": "PER"}],
-        },
-    ],
-)
-def test_spans_in_words_and_characters(tmp_path: Path, answer: dict):
-    gold = [{"text": TEXT, "entities": [[0, 8, "PER"]]}]
-    assert scored(tmp_path, [answer], gold)["span_f1_strict"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("answers", "f1", "strict"),
-    [
-        ([[0, 5, "LOC"], [12, 15, "PER"]], 1.0, 1.0),
-        ([[0, 5, "LOC"]], 2 / 3, 1.0),
-        ([[0, 5, "LOC"], [12, 16, "PER"]], 0.5, 2 / 3),
-        ([[0, 4, "LOC"], [12, 15, "PER"]], 0.5, 0.0),
-    ],
-)
-def test_spans_that_end_inside_a_word(tmp_path: Path, answers: list, f1: float, strict: float):
-    text = "Paris-based Anns"
-    gold = [{"text": text, "entities": [[0, 5, "LOC"], [12, 15, "PER"]]}]
-    found = scored(tmp_path, [{"text": text, "spans": answers}], gold)
-    assert found["span_f1_characters"] == pytest.approx(f1)
-    assert found["span_f1_strict"] == pytest.approx(strict)
 
 
 def test_a_run_keeps_unreachable_gold_in_its_predictions(tmp_path: Path):
@@ -297,7 +285,6 @@ def test_rows_that_a_run_leaves_out(tmp_path: Path):
         scored(tmp_path, answers[:1], gold)
 
 
-NESTED_GOLD = [{"tokens": WORDS, "spans": NESTED}]
 REFUSED: list[tuple[list[dict], list[dict], str]] = [
     *(
         ([answer], NESTED_GOLD, message)
