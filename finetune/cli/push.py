@@ -36,7 +36,7 @@ class Push(Command):
 
     def run(self) -> None:
         """Upload the model and print its address."""
-        from finetune.reporting.hub_upload import degenerate_reasons, push, require_owner
+        from finetune.reporting.model_card import degenerate_reasons, push, require_owner
 
         require_owner(self.id)
         reasons = degenerate_reasons(Path(self.folder))

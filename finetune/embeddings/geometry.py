@@ -40,8 +40,7 @@ from finetune.models.attention import packed_attention
 from finetune.models.encoder import Encoder
 from finetune.models.families import ROBERTA, family_of
 from finetune.preprocessing.batching import pack
-from finetune.reporting.charts import Points, chart
-from finetune.reporting.rendering import PageTable, Section, page_of
+from finetune.reporting.rendering import PageTable, Points, Section, chart, page_of
 from finetune.runtime.device import batch_to_device
 from finetune.runtime.progress import Reporter
 from finetune.types import TokenSequence, UserError

@@ -27,8 +27,7 @@ from finetune.data.tokens import input_type_of, read_token_file
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.sense_data import read_sense_file
 from finetune.embeddings.vectors import Array, unit_vectors
-from finetune.reporting.charts import NUM_COLORS, chart
-from finetune.reporting.rendering import PageTable, Section, page_of
+from finetune.reporting.rendering import NUM_COLORS, PageTable, Section, chart, page_of
 from finetune.runtime.progress import Reporter
 from finetune.types import Example, TextExample, TokenExample, UserError, quantity
 

@@ -23,11 +23,19 @@ from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.prediction_types.labels import metric_title
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
-from finetune.reporting import charts
 from finetune.reporting.analysis import MOST_EXAMPLES, analysis_tables, error_examples
-from finetune.reporting.charts import Chart, Points
 from finetune.reporting.model_card import RECORDED, write_card
-from finetune.reporting.rendering import PageTable, Section, markup, page_of
+from finetune.reporting.rendering import (
+    Bar,
+    Chart,
+    PageTable,
+    Points,
+    Ranges,
+    Section,
+    chart,
+    markup,
+    page_of,
+)
 from finetune.reporting.runs import ModelRuns, Run, load_runs, summary_lines
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.runtime.terminal import error_line
@@ -227,7 +235,7 @@ def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
         )
         if series:
             label = f"{caption}. {ends}"
-            curves.append(charts.chart(caption, "step", label=label, lines=series))
+            curves.append(chart(caption, "step", label=label, lines=series))
     return curves
 
 
@@ -280,7 +288,7 @@ def _calibration(analysis: Analysis) -> Section:
         caption = f"Accuracy by confidence ({analysis.run.type.wording.confidence})"
         label = f"{caption}. Expected calibration error {analysis.calibration_error:.4f}."
         bars = [
-            charts.Bar(
+            Bar(
                 *(low, high, accuracy, confidence),
                 f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, "
                 f"mean confidence {confidence:.3f}, accuracy {accuracy:.3f}",
@@ -288,8 +296,8 @@ def _calibration(analysis: Analysis) -> Section:
             for low, high, number, confidence, accuracy in analysis.bins
             if number
         ]
-        unit = charts.Ranges(0.0, 1.0, 0.0, 1.0)
-        drawn.append(charts.chart(caption, "confidence", label=label, bars=bars, ranges=unit))
+        unit = Ranges(0.0, 1.0, 0.0, 1.0)
+        drawn.append(chart(caption, "confidence", label=label, bars=bars, ranges=unit))
     elif not analysis.run.items.has_sizes:
         notes.append("The predictions hold no probabilities, so calibration is unknown.")
     if "risk" in analysis.tables:
@@ -300,10 +308,10 @@ def _calibration(analysis: Analysis) -> Section:
         points = [(row["coverage"], row["risk"]) for row in analysis.tables["risk"][::-1]]
         top = max(risk for _, risk in points) or 1.0
         label = "Risk over coverage. All answers are given at coverage 1."
-        ranges = charts.Ranges(0.0, 1.0, 0.0, top * 1.1)
+        ranges = Ranges(0.0, 1.0, 0.0, top * 1.1)
         lines = [("risk", points)]
         drawn.append(
-            charts.chart("Risk over coverage", "coverage", label=label, lines=lines, ranges=ranges)
+            chart("Risk over coverage", "coverage", label=label, lines=lines, ranges=ranges)
         )
     return Section("", notes, drawn)
 

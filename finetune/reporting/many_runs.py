@@ -13,8 +13,7 @@ from finetune.config.recipes import recipe_text
 from finetune.config.tasks import TrainConfig
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import standard_deviation
-from finetune.reporting.charts import chart
-from finetune.reporting.rendering import PageTable, Section, page_of
+from finetune.reporting.rendering import PageTable, Section, chart, page_of
 from finetune.runtime.files import write_text
 from finetune.types import UserError
 

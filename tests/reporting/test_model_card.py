@@ -13,8 +13,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from finetune.reporting.environment import model_license
-from finetune.reporting.hub_upload import without_paths
-from finetune.reporting.model_card import PLACEHOLDER
+from finetune.reporting.model_card import PLACEHOLDER, without_paths
 from tests import fixtures as fx
 from tests.command import run
 from tests.hub.server import Hub

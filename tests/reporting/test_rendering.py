@@ -10,10 +10,16 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from finetune.reporting import charts
+from finetune.reporting import rendering
 from finetune.reporting.analysis import highlight
-from finetune.reporting.charts import Chart, chart, ticks
-from finetune.reporting.rendering import markdown_code, printable, template_environment
+from finetune.reporting.rendering import (
+    Chart,
+    chart,
+    markdown_code,
+    printable,
+    template_environment,
+    ticks,
+)
 from finetune.types import Span, TokenExample
 
 SPANS = st.lists(
@@ -33,7 +39,7 @@ def macro(name: str, *values: Any, **more: Any) -> str:
 
 
 def test_examples_in_docstrings():
-    assert doctest.testmod(charts).failed == 0
+    assert doctest.testmod(rendering).failed == 0
 
 
 @given(st.text())
