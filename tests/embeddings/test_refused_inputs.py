@@ -25,6 +25,7 @@ FILES = {
 }
 SMALL = {
     "a.txt": "the old house\n",
+    "lines.txt": "the old house\n\na dog\n",
     "empty.txt": "",
     "signs.txt": "\u200b\n",
     "a.rows.jsonl": '{"text": "the old house"}\n',
@@ -63,6 +64,30 @@ REFUSED = {
         "--pair-encoder bi --long-text window": "one sequence of each text",
     },
     "classify --model MODEL --dry-run": {"--data SINGLE --pair-encoder bi": "needs pairs of texts"},
+    "sentence --model MODEL --dry-run": {
+        "--data NLI": "train has pairs labeled contradiction, entailment, neutral: choose another",
+        "--data PAIRS --objective softmax": "two labels or more; train has pairs with numbers: ch",
+        "--data a.txt --objective cmlm": "needs running text with a sentence in each line, or p",
+        "--objective softmax --temperature 0.1": "--temperature 0.1: --objective softmax has none",
+        "--objective prompt --pooling cls": "--pooling cls: with --objective prompt the mask",
+        "--objective prompt --templates '{text}' x": "{text} and {mask} once each, not",
+        "--templates '{text}{mask}' '{mask}{text}'": "they apply to --objective prompt",
+        "--data PAIRS --objective ranking --batch-size 1": "compares the texts of a batch",
+    },
+    "pretrain --model MODEL --dry-run": {
+        "--data lines.txt --config small": "--config trains a new encoder: leave --model out",
+        "--data lines.txt --tokenizer x": "is for a new encoder",
+        "--data lines.txt --explore --mask spans": "choose another --mask",
+        "--data ''": "--data must name running text",
+        "--data lines.txt --boundary": "add --mask spans",
+        "--data lines.txt --nsp --packing full-sentences": "leave --packing full-sentences out",
+        "--data lines.txt --nsp --validation none": "every sequence of train is a single line",
+        "--data a.txt --nsp --validation none": "train split has a single document",
+    },
+    "pretrain --dry-run --data lines.txt": {
+        "--config small": "name a tokenizer with --tokenizer",
+        "--model ROBERTA --nsp": "or leave --nsp out",
+    },
     "wsd --model MODEL --out new": {
         "--data SENSES --glosses=-1": "--glosses must be a finite number of 0 or more, not -1.0",
         "--data SENSES --prior nan": "--prior must be a finite number of 0 or more, not nan",
@@ -113,5 +138,6 @@ def test_refusals(
     for name, text in SMALL.items():
         Path(name).write_text(text, "utf-8")
     paths = FILES | {"MODEL": fx.checkpoint(), "ENCODER": encoder}
+    paths["ROBERTA"] = fx.checkpoint("roberta")
     run(*(paths.get(word, word) for word in shlex.split(command))).refused(message)
     assert {path.name for path in tmp_path.iterdir()} == {*SMALL}

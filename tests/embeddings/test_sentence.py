@@ -17,7 +17,6 @@ from finetune.data import Dataset
 from finetune.data.splitting import unmeasured_labels
 from finetune.embeddings.sentence import ranking_scores
 from finetune.embeddings.sentence_objectives import TEMPLATE_ALONE
-from finetune.embeddings.settings import SentenceConfig
 from finetune.inference.embed import Embedder
 from finetune.models.heads.sentence_encoder import SentenceEncoder
 from finetune.types import TextExample, UserError
@@ -44,7 +43,6 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_jsonl(folder / "numbers.jsonl", numbers)
     write_jsonl(folder / "pairs.jsonl", pairs)
     (folder / "texts.txt").write_text("\n".join([*TEXTS, TEXTS[0], *SHORT]), "utf-8")
-    (folder / "single.txt").write_text("one line", "utf-8")
     names = ["entailment", "contradiction", "neutral"]
     nli = [
         {"premise": text, "hypothesis": f"{short} {name}", "label": name}
@@ -144,38 +142,6 @@ def test_equal_labels_of_pairs_are_said(workdir: Path, tmp_path: Path) -> None:
     rows = [{"text": f"a {n}", "text_pair": f"b {n}", "label": 1.0} for n in range(9)]
     _, data = loaded(workdir, "cosine", str(write_jsonl(tmp_path / "equal.jsonl", rows)))
     assert "warning: all pairs of train have the same label" in " ".join(data.notes)
-
-
-@pytest.mark.parametrize(
-    ("objective", "train", "message"),
-    [
-        ("cosine", "nli.jsonl", "train has pairs labeled contradiction, entailment, neutral"),
-        ("softmax", "numbers.jsonl", "needs pairs of texts with two labels or more; train has pai"),
-        ("cmlm", "single.txt", "needs running text with a sentence in each line, or pairs of adja"),
-    ],
-)
-def test_data_that_an_objective_cannot_use(
-    workdir: Path, objective: str, train: str, message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        loaded(workdir, objective, train)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"objective": "softmax", "temperature": 0.1}, "--temperature 0.1: --objective softmax ha"),
-        ({"objective": "prompt", "pooling": "cls"}, "--pooling cls: with --objective prompt"),
-        (
-            {"objective": "prompt", "templates": ("a {text}", "b")},
-            r"\{text\} and \{mask\} once each, not",
-        ),
-        ({"templates": ("{text}{mask}", "{mask}{text}")}, "they apply to --objective prompt"),
-    ],
-)
-def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        SentenceConfig(**settings)
 
 
 def test_splits_without_gold(workdir: Path, tmp_path: Path) -> None:

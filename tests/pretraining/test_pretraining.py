@@ -143,25 +143,6 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Pa
             torch.testing.assert_close(weights[name], value, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"config": "small", "model": None}, "name a tokenizer with --tokenizer"),
-        ({"tokenizer": "x"}, "is for a new encoder"),
-        ({"explore": True, "mask": "spans"}, "choose another --mask"),
-        ({"data": ""}, "--data must name running text"),
-        ({"boundary": True}, "add --mask spans"),
-        ({"nsp": True, "packing": "full-sentences"}, "leave --packing full-sentences out"),
-        ({"nsp": True, "family": "roberta"}, "or leave --nsp out"),
-        ({"nsp": True, "limit": 1}, "train split has a single document"),
-        ({"nsp": True, "max_length": 40}, "every sequence of train is a single line"),
-    ],
-)
-def test_errors(changes: dict, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=problem):
-        fx.fit(config_of(out=str(tmp_path / "run"), **changes))
-
-
 def test_further_objectives(tmp_path: Path) -> None:
     """All three objectives learn, are scored, and are saved for plain transformers."""
     changes = {"mask": "spans", "boundary": True, "nsp": True, "epochs": 4.0, "eval_every": 200}
