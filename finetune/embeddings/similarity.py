@@ -212,7 +212,7 @@ def best_threshold(cosines: Array, pairs: Sequence[TextExample]) -> tuple[float,
         UserError: There are not exactly two labels.
     """
     labeled = [number for number, pair in enumerate(pairs) if pair.label is not None]
-    cosines, labels = cosines[labeled], [str(label_name(pairs[number])) for number in labeled]
+    cosines, labels = cosines[labeled], [str(pairs[number].label) for number in labeled]
     names = sorted({*labels})
     if len(names) != 2:
         listed = f": {abbreviated(names)}" if names else ""
@@ -230,12 +230,6 @@ def best_threshold(cosines: Array, pairs: Sequence[TextExample]) -> tuple[float,
     below, above = np.sort(cosines[~is_second]), np.sort(cosines[is_second])
     num_right = np.searchsorted(below, cuts) + len(above) - np.searchsorted(above, cuts)
     return float(cuts[np.argmax(num_right)]), names[1], names[0]
-
-
-def label_name(pair: TextExample) -> str | None:
-    """The label of a pair as a text; None without one."""
-    label: Any = pair.label
-    return f"{label:g}" if isinstance(label, float) else label
 
 
 def estimates(
@@ -267,6 +261,10 @@ def _read_pairs(command: Similarity) -> tuple[list[TextExample], list[TextExampl
                 "the threshold is chosen on the pairs that it is scored on, so the accuracy is "
                 "too high: give other pairs, --data train=FILE,test=FILE"
             )
+        for rows in (pairs, train):  # any two labels can be separated
+            for number, pair in enumerate(rows):
+                if isinstance(pair.label, float):
+                    rows[number] = replace(pair, label=f"{pair.label:g}")
     for note in notes:
         show(note, error=True)
     return pairs, train
@@ -291,20 +289,19 @@ def run_similarity(command: Similarity) -> None:
         options["standardizer"] = standardizer
     cosines = compare_pairs(embedder, pairs, **options)
     labels: list[str] | None = None
-    gold = [pair.label for pair in pairs if isinstance(pair.label, float)]
+    gold = [pair.label for pair in pairs if pair.label is not None]
     scores: list[dict[str, Any]] = []
     if command.threshold:
-        labeled = [number for number, pair in enumerate(pairs) if pair.label is not None]
-        names = [label_name(pairs[number]) for number in labeled]
         fitted = compare_pairs(embedder, train, **options)
         for name, values in cosines.items():
             threshold, above, below = best_threshold(fitted[name], train)
             labels = [above if value >= threshold else below for value in values]
             scores.append({"vectors": name, "threshold": threshold, "at or above": above})
-            if labeled:
-                predicted = [labels[number] for number in labeled]
-                scores[-1] |= estimates(command, ["accuracy"], names, predicted)
-    elif LEAST_PAIRS <= len(gold) == len(pairs):
+            if gold:
+                pairs_with_gold = zip(labels, pairs, strict=True)
+                predicted = [label for label, pair in pairs_with_gold if pair.label is not None]
+                scores[-1] |= estimates(command, ["accuracy"], gold, predicted)
+    elif LEAST_PAIRS <= len(gold) == len(pairs) and isinstance(gold[0], float):
         scores = [
             {"vectors": name} | estimates(command, ("spearman", "pearson"), gold, values.tolist())
             for name, values in cosines.items()
@@ -317,34 +314,29 @@ def run_similarity(command: Similarity) -> None:
         table = ("", list(scores[0]), [list(row.values()) for row in scores])
         return print_tables(command.format, table)
     columns = ["cosine"] if len(cosines) == 1 else [*cosines]
-    rows = [
-        (*(float(values[number]) for values in cosines.values()), *_compared(pair))
-        for number, pair in enumerate(pairs)
-    ]
+    rows = []
+    for number, pair in enumerate(pairs):
+        compared = [text if len(text) <= 40 else text[:39] + "…" for text in pair.texts()]
+        if pair.targets is not None:
+            words = zip(pair.texts(), pair.targets, strict=True)
+            compared = [text[slice(*characters)] for text, characters in words]
+        rows.append([*(float(values[number]) for values in cosines.values()), *compared])
     return print_tables(command.format, ("", (*columns, "first", "second"), rows))
 
 
-def _compared(pair: TextExample) -> list[str]:
-    if pair.targets is not None:
-        return [text[slice(*t)] for text, t in zip(pair.texts(), pair.targets, strict=True)]
-    return [text if len(text) <= 40 else text[:39] + "…" for text in pair.texts()]
-
-
 def _write(
-    path: str, pairs: Sequence[TextExample], cosines: Array, labels: Sequence[str] | None = None
+    path: str, pairs: Sequence[TextExample], cosines: Array, labels: Sequence[str] | None
 ) -> None:
     values: Sequence[Any] = cosines.tolist() if labels is None else labels
     measure = "cosine" if labels is None else None
     with open_rows(path) as write:
         for pair, cosine, value in zip(pairs, cosines.tolist(), values, strict=True):
             details: dict[str, Any] = {}
-            gold = pair
             if pair.targets is not None:
                 details["targets"] = [list(target) for target in pair.targets]
             if labels is not None:
                 details["cosine"] = round(cosine, 6)
-                gold = replace(pair, label=label_name(pair))
             elif not isinstance(pair.label, float):
-                gold = replace(pair, label=None)
-            write(to_row(TextPrediction(pair.id, value, similarity=measure), gold) | details)
+                pair = replace(pair, label=None)
+            write(to_row(TextPrediction(pair.id, value, similarity=measure), pair) | details)
     show(f"wrote {path}: {quantity(len(pairs), 'pair')}", error=True)
