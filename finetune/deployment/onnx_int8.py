@@ -113,7 +113,7 @@ def _ranges(
     _save(probe, path)
     runner = OnnxModel(folder, graph=path.name)
     ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for windows in runner.encode(examples):
+    for windows in runner.output.encode(examples):
         inputs = runner.session.run(names, runner.feed(windows))
         for name, values in zip(names, inputs, strict=True):
             rows = values.reshape(-1, values.shape[-1])

@@ -62,6 +62,7 @@ class _TextOutput:
         self.length, self.overlap = settings["max_length"], settings["overlap"]
 
     def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
+        # one sequence for each example, or several windows
         limits = self.length, self.settings["long_text"], self.overlap
         return encode_texts(examples, self.tokenizer, *limits)[0]
 
@@ -243,16 +244,12 @@ class OnnxModel:
 
     def predict_examples(self, examples: Sequence[Any]) -> list[Prediction]:
         """Predict examples, in their order. Ids differ; a blank text has the label None."""
-        blank = {e.id: p for e in examples if (p := self.output.blank(e)) is not None}
-        filled = [example for example in examples if example.id not in blank]
-        by_id = blank | {prediction.id: prediction for prediction in self._predicted(filled)}
-        return [self.decisions.apply(by_id[example.id]) for example in examples]
-
-    def _predicted(self, examples: Sequence[Example]) -> list[Prediction]:
-        encoded = self.encode(examples)
+        by_id = {e.id: p for e in examples if (p := self.output.blank(e)) is not None}
+        filled = [example for example in examples if example.id not in by_id]
+        encoded = self.output.encode(filled)
         sequences = [(row, window) for row, windows in enumerate(encoded) for window in windows]
         sequences.sort(key=lambda item: len(item[1].input_ids))
-        outputs_of_examples: list[list[WindowOutput]] = [[] for _ in examples]
+        outputs_of_examples: list[list[WindowOutput]] = [[] for _ in filled]
         start = 0
         for end in range(1, len(sequences) + 1):
             if end < len(sequences):
@@ -264,14 +261,10 @@ class OnnxModel:
             for (row, window), value in zip(sequences[start:end], values, strict=True):
                 outputs_of_examples[row].append(WindowOutput(window.window, value))
             start = end
-        for outputs in outputs_of_examples:
+        for example, outputs in zip(filled, outputs_of_examples, strict=True):
             outputs.sort(key=attrgetter("window"))
-        pairs = zip(examples, outputs_of_examples, strict=True)
-        return [self.output.postprocess(example, outputs) for example, outputs in pairs]
-
-    def encode(self, examples: Sequence[Any]) -> list[list[TokenSequence]]:
-        """Tokenize each example: one sequence, or several windows."""
-        return self.output.encode(examples)
+            by_id[example.id] = self.output.postprocess(example, outputs)
+        return [self.decisions.apply(by_id[example.id]) for example in examples]
 
     def feed(self, sequences: Sequence[TokenSequence]) -> dict[str, np.ndarray]:
         """Make the inputs of the graph for a batch: [N, L] or, of words, [N, W]; all int64."""

@@ -169,7 +169,6 @@ class WordSenses:
         if not any(target.senses for example in train for target in example.targets):
             raise UserError("no target of the training data has gold senses.")
         senses = cls(settings, {}, {}, inventory, settings.embedder(**options))
-        reporter = reporter or Reporter(quiet=True)
         counts: defaultdict[Lemma, Counter[str]] = defaultdict(Counter)
         sums: dict[str, Array] = {}
         num_uses: Counter[str] = Counter()
@@ -195,7 +194,7 @@ class WordSenses:
         self, examples: Sequence[TokenExample], *, reporter: Reporter | None = None
     ) -> list[SensePrediction]:
         """Predict the sense of each target of sentences, in order."""
-        cosines = self._cosines(examples, reporter or Reporter(quiet=True), "predict")
+        cosines = self._cosines(examples, reporter, "predict")
         return [self.decide(target, by_sense) for target, by_sense in cosines]
 
     def first_senses(self, targets: Iterable[SenseTarget]) -> list[SensePrediction]:
@@ -248,7 +247,7 @@ class WordSenses:
         return SensePrediction(target, order[0], {sense: scores[sense] for sense in order})
 
     def _cosines(
-        self, examples: Sequence[TokenExample], reporter: Reporter, title: str
+        self, examples: Sequence[TokenExample], reporter: Reporter | None, title: str
     ) -> list[tuple[SenseTarget, dict[str, float]]]:
         pairs = list(self._target_vectors(examples, reporter, title))
         glosses: dict[str, Array] = {}
@@ -260,10 +259,10 @@ class WordSenses:
         return [(target, self.cosines(target, vector, glosses)) for target, vector in pairs]
 
     def _target_vectors(
-        self, examples: Sequence[TokenExample], reporter: Reporter, title: str
+        self, examples: Sequence[TokenExample], reporter: Reporter | None, title: str
     ) -> Iterator[tuple[SenseTarget, Array | None]]:
         embeddings = self.embedder.encode(examples)
-        with reporter as progress:
+        with reporter or Reporter(quiet=True) as progress:
             progress.start(title, len(examples), unit="sentence")
             for done, (example, embedding) in enumerate(zip(examples, embeddings, strict=True), 1):
                 for target in example.targets:
@@ -321,14 +320,9 @@ def fit_senses(command: Wsd) -> None:
             "--data train=FILE,test=FILE."
         )
     reporter, options = Reporter(), command.encoder.keywords()
-    settings = SenseSettings(
-        model=command.model,
-        layers=command.layers,
-        prior=command.prior,
-        gloss_weight=command.glosses,
-        inventory=command.inventory,
-        max_length=options.pop("max_length"),
-    )
+    shared: Any = {n: getattr(command, n) for n in ("model", "layers", "prior", "inventory")}
+    shared["max_length"] = options.pop("max_length")
+    settings = SenseSettings(gloss_weight=command.glosses, **shared)
     validation = data.splits.get("validation", ())
     senses = WordSenses.fit(
         settings, data.splits["train"], validation, reporter=reporter, **options

@@ -199,10 +199,7 @@ class _SimCSE(Objective):
         views = []
         for view in sequences:
             views += [view, self.other(replace(view, window=1), f"{seed}/{epoch}/{view.example}")]
-        return FlatSequences.of([*views, *self._further_views()])
-
-    def _further_views(self) -> Sequence[TokenSequence]:
-        return []
+        return FlatSequences.of(views)
 
 
 class _Mirror(_SimCSE):
@@ -266,9 +263,9 @@ class _Prompt(_SimCSE):
         starts = self._mask_position(1, len(ids))
         return replace(view, input_ids=input_ids, token_type_ids=types, word_starts=starts)
 
-    def _further_views(self) -> Sequence[TokenSequence]:
+    def sequences_of_epoch(self, sequences: FlatSequences, seed: int, epoch: int) -> FlatSequences:
         alone = self.sequence(TEMPLATE_ALONE, 0, [], 0.0)
-        return [alone, self.other(replace(alone, window=1), "")]
+        return super().sequences_of_epoch(FlatSequences.of([*sequences, alone]), seed, epoch)
 
     def loss(self, sides: Sides, model: SentenceEncoder) -> Loss:
         # without what the templates add to the vectors

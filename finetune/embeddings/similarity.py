@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from finetune.cli.output import open_rows, print_tables, show
+from finetune.cli.output import print_tables, show
 from finetune.data import texts
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, ReadOptions, Row
@@ -32,6 +32,7 @@ from finetune.evaluation.predictions import to_row
 from finetune.evaluation.significance import count_metric, estimate
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
+from finetune.runtime.row_files import write_rows
 from finetune.types import TextExample, TextPrediction, UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def read_similarity(
     first, second = (table.find(role, columns, [role]) for role in TARGET_ROLES)
     if first is not None and second is not None:
         for number, (row, pair) in enumerate(zip(rows, pairs, strict=True)):
-            words = zip(pair.texts(), (first, second), strict=True)
-            targets: Any = tuple(_characters(text, row, column) for text, column in words)
+            columns_of_texts = zip(pair.texts(), (first, second), strict=True)
+            targets: Any = tuple(_characters(text, row, name) for text, name in columns_of_texts)
             pairs[number] = replace(pair, targets=targets)
     elif columns.keys() & {*TARGET_ROLES}:
         missing = TARGET_ROLES[first is not None]
@@ -307,7 +308,8 @@ def run_similarity(command: Similarity) -> None:
             for name, values in cosines.items()
         ]
     if command.out is not None:
-        _write(command.out, pairs, [*cosines.values()][-1], labels)
+        write_rows(command.out, _rows(pairs, [*cosines.values()][-1], labels))
+        show(f"wrote {command.out}: {quantity(len(pairs), 'pair')}", error=True)
     if scores:
         of_data = f"{quantity(len(pairs), 'pair')} of {command.data}"
         command.note(f"{of_data}, {command.resamples:,} resamples, seed {command.seed}")
@@ -318,25 +320,23 @@ def run_similarity(command: Similarity) -> None:
     for number, pair in enumerate(pairs):
         compared = [text if len(text) <= 40 else text[:39] + "…" for text in pair.texts()]
         if pair.targets is not None:
-            words = zip(pair.texts(), pair.targets, strict=True)
-            compared = [text[slice(*characters)] for text, characters in words]
+            marked = zip(pair.texts(), pair.targets, strict=True)
+            compared = [text[slice(*characters)] for text, characters in marked]
         rows.append([*(float(values[number]) for values in cosines.values()), *compared])
     return print_tables(command.format, ("", (*columns, "first", "second"), rows))
 
 
-def _write(
-    path: str, pairs: Sequence[TextExample], cosines: Array, labels: Sequence[str] | None
-) -> None:
+def _rows(
+    pairs: Sequence[TextExample], cosines: Array, labels: Sequence[str] | None
+) -> Iterator[dict[str, Any]]:
     values: Sequence[Any] = cosines.tolist() if labels is None else labels
     measure = "cosine" if labels is None else None
-    with open_rows(path) as write:
-        for pair, cosine, value in zip(pairs, cosines.tolist(), values, strict=True):
-            details: dict[str, Any] = {}
-            if pair.targets is not None:
-                details["targets"] = [list(target) for target in pair.targets]
-            if labels is not None:
-                details["cosine"] = round(cosine, 6)
-            elif not isinstance(pair.label, float):
-                pair = replace(pair, label=None)
-            write(to_row(TextPrediction(pair.id, value, similarity=measure), pair) | details)
-    show(f"wrote {path}: {quantity(len(pairs), 'pair')}", error=True)
+    for pair, cosine, value in zip(pairs, cosines.tolist(), values, strict=True):
+        details: dict[str, Any] = {}
+        if pair.targets is not None:
+            details["targets"] = [list(target) for target in pair.targets]
+        if labels is not None:
+            details["cosine"] = round(cosine, 6)
+        elif not isinstance(pair.label, float):
+            pair = replace(pair, label=None)
+        yield to_row(TextPrediction(pair.id, value, similarity=measure), pair) | details

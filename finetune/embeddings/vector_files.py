@@ -117,10 +117,8 @@ def write_vectors(
 
 def _rows(embeddings: Iterable[Embedding]) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
     for embedding in embeddings:
-        for number, (unit, vector) in enumerate(
-            zip(embedding.units, embedding.vectors, strict=True)
-        ):
-            row = {"id": embedding.id, "unit": unit}
-            if embedding.offsets is not None:
-                row["start"], row["end"] = embedding.offsets[number]
-            yield row, vector
+        locations = embedding.offsets or [()] * len(embedding.units)
+        units = zip(embedding.units, locations, embedding.vectors, strict=True)
+        for unit, location, vector in units:
+            characters = dict(zip(("start", "end"), location, strict=False))
+            yield {"id": embedding.id, "unit": unit, **characters}, vector

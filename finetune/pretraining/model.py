@@ -9,7 +9,7 @@ follows the first.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +95,7 @@ class PretrainingModel(MaskedLanguageModel):
         self.predicts_next = hasattr(getattr(model, "cls", None), "seq_relationship")
         self.boundary = None
         if boundary:
-            size, output_width = self._output_matrix.shape
+            size, output_width = self._output_layer().weight.shape
             self.boundary = SpanBoundaryHead(self.encoder.width, output_width, size, model.config)
 
     @classmethod
@@ -131,21 +131,22 @@ class PretrainingModel(MaskedLanguageModel):
         targets = batch.targets
         if "token" not in targets:
             return self.logits(batch)
-        token = targets["token"]
         states = self.encoder(batch)
-        chosen = states.index_select(0, targets["position"])
-        masked = self._scores_of(self._chosen_logits, chosen, token)
+        masked = self.read(states, batch)
         boundary = masked.loss[:0]
         if self.boundary is not None:
             beside = (states.index_select(0, targets[side]) for side in ("left", "right"))
             vectors = self.boundary(*beside, targets["offset"])
-            at_boundary = token.index_select(0, targets["boundary"])
+            at_boundary = targets["token"].index_select(0, targets["boundary"])
             boundary = self._scores_of(self._boundary_logits, vectors, at_boundary).loss
         following = states.new_zeros(0, 2)
         if self.predicts_next:
-            first = batch.cu_seqlens[:-1]
-            pooled = _pooled(self.model.base_model, states.index_select(0, first)[:, None])
-            head: Any = self.model.cls
+            base, head = cast("Any", self.model.base_model), cast("Any", self.model.cls)
+            first = states.index_select(0, batch.cu_seqlens[:-1])
+            if isinstance(base.pooler, nn.Linear):  # BigBird
+                pooled = base.activation(base.pooler(first))
+            else:
+                pooled = base.pooler(first[:, None])
             following = head.seq_relationship(pooled)
         return PretrainingScores(*masked, boundary, following)
 
@@ -155,15 +156,12 @@ class PretrainingModel(MaskedLanguageModel):
         if self.boundary is not None:
             save_module(self.boundary, Path(folder) / BOUNDARY_FILE)
 
-    @property
-    def _output_matrix(self) -> Tensor:
-        output: Any = self.model.get_output_embeddings() or self.model.get_input_embeddings()
-        weight: Tensor = output.weight
-        return weight
+    def _output_layer(self) -> Any:
+        return self.model.get_output_embeddings() or self.model.get_input_embeddings()
 
     def _boundary_logits(self, vectors: Tensor) -> Tensor:
         assert self.boundary is not None
-        return F.linear(vectors, self._output_matrix, self.boundary.bias)
+        return F.linear(vectors, self._output_layer().weight, self.boundary.bias)
 
 
 def require_next_sentence(name: str, config: Any) -> None:
@@ -182,9 +180,3 @@ def _class(name: str, config: Any, nsp: bool) -> Any:
         return AutoModelForPreTraining
     require_class(PretrainingModel.auto_class, name, config)
     return PretrainingModel.auto_class
-
-
-def _pooled(model: Any, first: Tensor) -> Any:
-    if isinstance(model.pooler, nn.Linear):  # BigBird
-        return model.activation(model.pooler(first[:, 0]))
-    return model.pooler(first)

@@ -19,19 +19,20 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from finetune.cli.output import open_rows, print_tables
+from finetune.cli.output import print_tables
 from finetune.data import read_text_file
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import chunks, values_of_examples
-from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
+from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import MissingHead
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
+from finetune.runtime.row_files import write_rows
 from finetune.tasks import find_saved_model
-from finetune.types import Batch, TextExample, TokenSequence, UserError
+from finetune.types import TextExample, TokenSequence, UserError
 
 if TYPE_CHECKING:
     from finetune.pretraining.commands import Perplexity
@@ -128,8 +129,8 @@ class TextScorer:
     def _losses(self, copies: Sequence[TokenSequence]) -> list[float]:
         encoded = EncodedExamples.of([[copy] for copy in copies], ids=self.tokenizer.id_dtype)
         options: dict[str, Any] = {"device": self.device, "max_tokens": self.max_tokens}
-        options["targets"] = _targets
-        losses = values_of_examples(self.model, encoded, _losses, **options)
+        options |= {"targets": _targets, "decode": lambda scores, _: scores.loss.cpu().tolist()}
+        losses = values_of_examples(self.model, encoded, **options)
         return [loss for _, (loss,) in sorted(losses)]
 
     def _masked_copies(self, ids: list[int], starts: list[int]) -> Iterator[TokenSequence]:
@@ -155,10 +156,6 @@ def _targets(copies: FlatSequences) -> dict[str, torch.Tensor]:
     position, token = (rows[name].values.astype(np.int64) for name in ("position", "token"))
     begins = copies.ids.offsets[:-1]
     return {"position": torch.from_numpy(begins + position), "token": torch.from_numpy(token)}
-
-
-def _losses(scores: MaskedScores, batch: Batch) -> list[float]:
-    return scores.loss.cpu().tolist()
 
 
 def corpus_measures(scores: Sequence[TextScore]) -> dict[str, float]:
@@ -201,9 +198,7 @@ def score_texts(command: Perplexity) -> None:
     by_row = iter(scores)
     lines = [_line(row, *islice(by_row, len(row.texts()))) for row in rows]
     if command.out:
-        with open_rows(command.out) as write:
-            for line in lines:
-                write(line)
+        write_rows(command.out, lines)
     measures = corpus_measures(scores)
     if right := [line["label"] == "first" for line in lines if "label" in line]:
         measures |= {"pairs": len(right), "accuracy": sum(right) / len(right)}

@@ -94,7 +94,19 @@ class PretrainConfig(TrainConfig):
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
-        self._check_encoder()
+        if self.config is None and self.tokenizer is not None:
+            raise UserError(
+                f"--tokenizer {self.tokenizer} is for a new encoder, with --config: an encoder "
+                "reads the subwords that it was trained with."
+            )
+        if self.config is not None:
+            if self.model is not None or self.init_from is not None:
+                option = "--model" if self.init_from is None else "--init-from"
+                raise UserError(f"--config trains a new encoder: leave {option} out.")
+            if self.tuning != "full":
+                raise UserError(
+                    f"--tuning {self.tuning}: --config has random weights, which all need training."
+                )
         if self.explore and self.mask == "spans":
             raise UserError("--explore divides subwords or words: choose another --mask.")
         if self.boundary and self.mask != "spans":
@@ -105,20 +117,4 @@ class PretrainConfig(TrainConfig):
         if self.nsp and self.packing != "doc-sentences":
             raise UserError(
                 f"--nsp divides texts of one document: leave --packing {self.packing} out."
-            )
-
-    def _check_encoder(self) -> None:
-        if self.config is None:
-            if self.tokenizer is not None:
-                raise UserError(
-                    f"--tokenizer {self.tokenizer} is for a new encoder, with --config: an encoder "
-                    "reads the subwords that it was trained with."
-                )
-            return
-        if self.model is not None or self.init_from is not None:
-            option = "--model" if self.init_from is None else "--init-from"
-            raise UserError(f"--config trains a new encoder: leave {option} out.")
-        if self.tuning != "full":
-            raise UserError(
-                f"--tuning {self.tuning}: --config has random weights, which all need training."
             )

@@ -107,7 +107,7 @@ def test_large_components_are_divided_for_int8(
 
     def logits(folder: Path) -> np.ndarray:
         model = OnnxModel(folder, threads=1)
-        return np.concatenate([model.logits(windows) for windows in model.encode(texts)])
+        return np.concatenate([model.logits(windows) for windows in model.output.encode(texts)])
 
     export.export_onnx(workdir, folders[0])
     for folder in folders[1:]:
@@ -144,7 +144,7 @@ def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path
         if int8:
             onnx_int8.quantize(folder, rows)
         runner = OnnxModel(folder, threads=1)
-        found.append(runner.logits(runner.encode(rows)[0]))
+        found.append(runner.logits(runner.output.encode(rows)[0]))
     assert 0 < np.abs(found[0] - found[1]).max() < 0.25 * np.abs(found[0]).max()
     assert {path.name for path in folder.iterdir()} == FILES
 
