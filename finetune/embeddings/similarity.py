@@ -166,17 +166,17 @@ def compare_pairs(
     if standardizer is not None:
         scales["standardized"] = standardizer
     layers = [f"layer {n}, " for n in embedder.layers] if embedder.combine == "none" else [""]
-    values = {layer + name: np.zeros(len(pairs)) for name in scales for layer in layers}
+    names = [layer + name for name in scales for layer in layers]
+    values = np.zeros((len(names), len(pairs)))
     vectors = _vectors(embedder, pairs)
     with reporter or Reporter(quiet=True) as progress:
         progress.start("similarity", len(pairs), unit="pair")
         for number, both in enumerate(zip(vectors, vectors, strict=True)):
             units = (unit_vectors(scale(np.stack(both))) for scale in scales.values())
             cosines = [(u * v).sum(axis=-1).clip(-1.0, 1.0) for u, v in units]
-            for of_vectors, cosine in zip(values.values(), np.ravel(cosines), strict=True):
-                of_vectors[number] = cosine
+            values[:, number] = np.ravel(cosines)
             progress.update(number + 1)
-    return values
+    return dict(zip(names, values, strict=True))
 
 
 def _vectors(embedder: Embedder, pairs: Sequence[TextExample]) -> Iterator[Array]:

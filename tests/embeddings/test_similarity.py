@@ -157,7 +157,7 @@ def test_command_for_words_and_for_two_texts(tmp_path: Path) -> None:
     words = [("dog", "house"), ("Dog", "man"), ("old house", "guitar"), ("film", "story")]
     rows = [{"text": a, "text_pair": b, "label": n / 2} for n, (a, b) in enumerate(words)]
     data = write_jsonl(tmp_path / "words.jsonl", rows)
-    layers = ("--combine", "none", "--layers", "0,-1", "--resamples", "20", "--json")
+    layers = ("--combine", "none", "--layers", "0,-1,-1", "--resamples", "20", "--json")
     outcome = run("similarity", fx.checkpoint(), "--data", data, "--unit", "word", *layers).ok()
     names = [row["vectors"] for row in json.loads(outcome.out)]
     assert names == ["layer 0, raw", f"layer {LAYERS}, raw"]
