@@ -35,7 +35,7 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
 from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
-from finetune.types import Batch, TextExample, TokenExample, TokenSequence, UserError
+from finetune.types import Batch, TextExample, TokenExample, UserError
 
 CHUNK_BYTES = 2**27
 """Bytes of vectors from which a chunk of inputs takes no more."""
@@ -210,7 +210,12 @@ class Embedder:
         if self._task is not None:
             texts = enumerate(item.units[0] for item in inputs)
             return inputs, self._task.encode([TextExample(*text) for text in texts])
-        encoded = [self._windows(number, item.subwords) for number, item in enumerate(inputs)]
+        room, encoded = self.tokenizer.room(self.max_length), []
+        for number, item in enumerate(inputs):
+            subwords = [ids[:room] for ids in item.subwords]
+            overlap = 0 if self.unit == "text" else room // 4
+            bounds = windows([len(ids) for ids in subwords], room, overlap)
+            encoded.append([encode_window(self.tokenizer, number, subwords, w) for w in bounds])
         return inputs, EncodedExamples.of(encoded)
 
     def _read(self, index: int, item: Any) -> _Units:
@@ -234,13 +239,6 @@ class Embedder:
             offsets = None if item.text is None else tuple(encoding.offsets)
             return _Units(id, tuple(encoding.tokens), subwords, offsets)
         return _Units(id, (text,), subwords, None)
-
-    def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[TokenSequence]:
-        room = self.tokenizer.room(self.max_length)
-        subwords = [ids[:room] for ids in subwords]
-        overlap = 0 if self.unit == "text" else room // 4
-        bounds = windows([len(ids) for ids in subwords], room, overlap)
-        return [encode_window(self.tokenizer, number, subwords, window) for window in bounds]
 
     def _vectors(self, batch: Batch) -> Tensor:
         states = self.encoder.layers(batch, self.layers).float()  # [L', T, H]

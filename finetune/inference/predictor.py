@@ -32,7 +32,6 @@ from finetune.inference.loop import CHUNK, chunks, precision_on, predict
 from finetune.inference.vectors import TrainingVectors, decision_vectors
 from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.context import surrounded
-from finetune.preprocessing.encodings import EncodedExamples
 from finetune.preprocessing.texts import Input
 from finetune.runtime.device import model_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
@@ -241,28 +240,25 @@ class Predictor:
         if not (first := next(of_all, None)):
             return
         shards = (items[index::num_processes] for items in chain([first], of_all))
-        ready = (self._encoded(shard) for shard in shards)
+        ready = ((shard, task.encode(shard)) for shard in shards)
         # a thread takes longer to start than a few examples to encode
         prepared = ready if len(first) < size else ahead(ready, most=1)
         options: dict[str, Any] = {"device": self.accelerator.device, "reporter": reporter}
         with contextlib.closing(prepared):
-            for shard, encoded, num_blank in prepared:
+            for shard, encoded in prepared:
                 predicted = predict(task, self.model, shard, encoded=encoded, **options)
                 by_id = {prediction.id: prediction for prediction in predicted}
                 if len(by_id) < len(shard):
                     raise UserError("neighboring examples have the same id: number them.")
                 decided = self._decide(shard, [by_id[example.id] for example in shard])
                 alone = sum(example.document is None for example in shard) if reach else 0
-                numbers = {"cut": encoded.num_cut, "blank": num_blank, "without document": alone}
+                blank = sum(task.state.of_blank(example) is not None for example in shard)
+                numbers = {"cut": encoded.num_cut, "blank": blank, "without document": alone}
                 by_process = gather_object([(decided, numbers)])
                 for _, of_process in by_process:
                     counts.update(of_process)
                 for turn in zip_longest(*(predictions for predictions, _ in by_process)):
                     yield from (prediction for prediction in turn if prediction is not None)
-
-    def _encoded(self, examples: list[Any]) -> tuple[list[Any], EncodedExamples, int]:
-        num_blank = sum(self.task.state.of_blank(example) is not None for example in examples)
-        return examples, self.task.encode(examples), num_blank
 
     def _decide(self, examples: Sequence[Any], predictions: list[Prediction]) -> list[Prediction]:
         if self.decisions == Decisions():

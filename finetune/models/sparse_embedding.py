@@ -48,7 +48,7 @@ class CompactEmbedding(nn.Module):
         return nn.functional.embedding(self.index[ids], self.weight, self.padding_idx)
 
 
-class SparseEmbeddings:
+class SparseEmbeddings(contextlib.AbstractContextManager[Any]):
     """Context in which a run trains the rows of the input embeddings that occur in its data.
 
     At its end the model has its plain embedding again, with the trained rows. If all rows are
@@ -98,9 +98,6 @@ class SparseEmbeddings:
             yield
         finally:
             self._replace(self.plain, compact)
-
-    def __enter__(self) -> SparseEmbeddings:
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Give the model its plain embedding back, with the trained rows in it."""

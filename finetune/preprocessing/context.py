@@ -64,7 +64,10 @@ def surrounded(
         for sentence in chain(sentences, [None]):
             if sentence is not None:
                 coming.append(sentence)
-            while coming and (sentence is None or _reached(islice(coming, 1, None), reach)):
+            while coming and (
+                sentence is None
+                or sum(max(1, len(other.words)) for other in islice(coming, 1, None)) >= reach
+            ):
                 middle = coming.popleft()
                 after = _up_to(reach, (other.words for other in coming))
                 has_context = keep and (middle.before or middle.after)
@@ -73,10 +76,6 @@ def surrounded(
                     before.append(middle.words)
                     while len(before) > len(_up_to(reach, reversed(before))):
                         before.popleft()
-
-
-def _reached(sentences: Iterable[TokenExample], reach: int) -> bool:
-    return sum(max(1, len(sentence.words)) for sentence in sentences) >= reach
 
 
 def _up_to(reach: int, sentences: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

@@ -95,10 +95,5 @@ class Callback:
 
 def notify(methods: Sequence[Callable[[Event], None]], event: Event) -> None:
     """Call methods of callbacks with an event, on the main process."""
-
-    def calls() -> None:
-        for method in methods:
-            method(event)
-
     if methods:  # the processes wait for each other
-        on_main_process(calls)
+        on_main_process(lambda: [method(event) for method in methods])

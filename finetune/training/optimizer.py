@@ -38,9 +38,8 @@ class Schedule:
         epochs = config.epochs or min(default.most_epochs, for_500_steps)
         asked = config.steps or max(1, math.ceil(epochs * per_epoch))
         num_steps = default.num_steps or asked
-        is_fraction = config.warmup < 1
         warmup = int(config.warmup)
-        if is_fraction:  # and a single step has no warm-up
+        if config.warmup < 1:  # a share; a single step has no warm-up
             warmup = min(math.ceil(config.warmup * num_steps), num_steps - 1)
         eval_every = config.eval_every or (num_steps if default.once else per_epoch)
         return cls(

@@ -1,4 +1,4 @@
-"""Search over settings with Optuna: its loop, its storage, its sampler and its pruner.
+"""Search over settings with Optuna: its storage, its sampler and its pruner.
 
 The tree-structured Parzen estimator (Bergstra et al., 2011) proposes all settings together
 (Falkner et al., 2018, BOHB). The same command continues a search that was stopped.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -209,15 +210,7 @@ class Search:
 
     def run(self, trials: int, minutes: float | None, on_end: Callable[[], object]) -> None:
         """Run the missing trials, none after ``minutes``; ``on_end`` is called after each."""
-
-        def after(study: optuna.Study, trial: FrozenTrial) -> None:
-            study.set_user_attr("facts", self._attrs)
-            result = trial.user_attrs.get("error") or f"{self.metric} {trial.value:.4f}"
-            self.reporter.log(f"trial {trial.number}: {trial.state.name.lower()}, {result}")
-            for worse in self.trials[1:]:
-                shutil.rmtree(self._folder(worse.number), ignore_errors=True)
-            on_end()
-
+        end = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
         for trial in self.study.get_trials():
             if stopped := trial.state is TrialState.RUNNING:
                 self.study.tell(trial.number, state=TrialState.FAIL)
@@ -230,18 +223,19 @@ class Search:
         self.study.sampler = optuna.samplers.TPESampler(
             n_startup_trials=8, multivariate=True, group=True, seed=self.config.seed + num_ended
         )
-        seconds = None if minutes is None else 60 * minutes
-        self.study.optimize(self._score, max(0, trials - num_ended), seconds, callbacks=[after])
+        for _ in range(num_ended, trials):
+            if time.monotonic() >= end:
+                break
+            # the first trial that ends has the settings of the command
+            ended = self._carry_out(self.study.ask(self.space if self.trials else {}))
+            self.study.set_user_attr("facts", self._attrs)
+            result = ended.user_attrs.get("error") or f"{self.metric} {ended.value:.4f}"
+            self.reporter.log(f"trial {ended.number}: {ended.state.name.lower()}, {result}")
+            for worse in self.trials[1:]:
+                shutil.rmtree(self._folder(worse.number), ignore_errors=True)
+            on_end()
 
-    def _score(self, trial: optuna.Trial) -> float:
-        # the first trial that ends has the settings of the command
-        for name, values in self.space.items() if self.trials else ():
-            if isinstance(values, CategoricalDistribution):
-                trial.suggest_categorical(name, values.choices)
-            elif isinstance(values, IntDistribution):
-                trial.suggest_int(name, values.low, values.high, log=values.log)
-            elif isinstance(values, FloatDistribution):
-                trial.suggest_float(name, values.low, values.high, log=values.log)
+    def _carry_out(self, trial: optuna.Trial) -> FrozenTrial:
         shown = " ".join(
             f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in trial.params.items()
@@ -251,13 +245,15 @@ class Search:
             score = self._train(trial)
             if not math.isfinite(score):
                 raise Diverged(f"its {self.metric} is {score}")
-            return score
+            return self.study.tell(trial, score)
+        except optuna.TrialPruned:
+            return self.study.tell(trial, state=TrialState.PRUNED)
         except Exception as error:
             reason = failure(error)
             if reason is None or (not trial.params and not isinstance(error, Diverged)):
                 raise  # with the settings of the command all trials would fail
             trial.set_user_attr("error", reason)
-            return math.nan  # Optuna's sign of a failed trial
+            return self.study.tell(trial, state=TrialState.FAIL)
 
     def _train(self, trial: optuna.Trial) -> float:
         config = replace(self.config, **trial.params, out=str(self._folder(trial.number)))

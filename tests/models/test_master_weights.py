@@ -21,10 +21,10 @@ from finetune.preprocessing.batching import pack
 from finetune.runtime.device import DTYPES
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import adamw, parameter_groups
-from finetune.training.step import Step
 from finetune.types import Batch, TokenSequence
 from tests import fixtures as fx
 from tests.covering import covering
+from tests.training.test_step import first_step
 
 CPU = torch.device("cpu")
 SMALL = {"max_tokens": 60, "batch_size": 4}
@@ -69,12 +69,6 @@ def prepared(name: str, precision: str) -> Iterator[tuple[Any, Any, list[list[Ba
             stack.enter_context(checkpointed_layers(head.encoder))
         data = TrainingData(task, dataset, config, Accelerator(cpu=True), lambda note: None)
         yield task, head, [data.batch(number).micro_batches for number in range(NUM_STEPS)]
-
-
-def step_of(task: Any, head: Any, precision: str) -> Step:
-    config = task.state.config
-    masters = MasterWeights(head, parameter_groups(head, config), precision)
-    return Step(task, head, masters, adamw(masters.groups, config), config, Accelerator(cpu=True))
 
 
 def reference(task: Any, head: Any, batches: list[list[Batch]], dtype: torch.dtype) -> None:
@@ -136,7 +130,7 @@ def test_weights_are_those_of_a_plain_loop(name: str, precision: str) -> None:
         expected = {name: weight.detach().clone() for name, weight in head.named_parameters()}
     with prepared(name, precision) as (task, head, batches):
         before = {name: weight.detach().clone() for name, weight in head.named_parameters()}
-        step = step_of(task, head, precision)
+        step = first_step(task, head, precision)
         working = step.masters.gradients.keys()
         assert bool(working) == (precision == "bf16" or graphs.DEVICE == "cpu")
         for micro_batches in batches:
@@ -232,7 +226,7 @@ def test_saved_moments_continue_bit_equal(precision: str, turns: str) -> None:
 def test_families_that_need_autocast_keep_float32_weights() -> None:
     config = fx.config("classify", model=fx.checkpoint("deberta"), precision="bf16")
     task, _ = fx.load(config)
-    step = step_of(task, task.model(), "bf16")
+    step = first_step(task, task.model(), "bf16")
     assert not step.masters.gradients
     with step.casting:
         assert torch.get_autocast_dtype("cpu") == torch.bfloat16 and torch.is_autocast_enabled(

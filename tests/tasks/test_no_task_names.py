@@ -11,16 +11,11 @@ from finetune.registry import TASKS
 from finetune.tasks import task_class
 from finetune.tasks.base import Task
 from finetune.tasks.state import TaskState
+from tests.tasks.test_tasks import kinds
 from tests.test_layers import MODULES, ROOT, tree
 
 OWNED = ("tasks.", "config.tasks", "data.text_labels", "registry")
 """Modules that define tasks."""
-
-
-def derived(base: type) -> set[str]:
-    """Return the names of all classes derived from a class."""
-    direct = base.__subclasses__()
-    return {cls.__name__ for cls in direct}.union(*map(derived, direct))
 
 
 def classes_of_tasks() -> set[str]:
@@ -28,7 +23,8 @@ def classes_of_tasks() -> set[str]:
     for name in TASKS:
         assert CONFIGS[name].description.name == name
         task_class(name)  # imports it
-    return derived(Task) | derived(TaskState) | derived(TrainConfig)
+    bases = {Task, TaskState, TrainConfig}
+    return {cls.__name__ for base in bases for cls in kinds(base) - bases}
 
 
 def constants(node: ast.expr) -> set[str]:

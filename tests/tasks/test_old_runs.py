@@ -25,11 +25,9 @@ def same(row: Any, expected: Any) -> bool:
         return all(same(row.get(key), expected[key]) for key in expected)
     if isinstance(expected, list):
         return len(row) == len(expected) and all(map(same, row, expected))
-    return (
-        row == pytest.approx(expected, abs=2e-5)
-        if isinstance(expected, float)
-        else (row == expected)
-    )
+    if isinstance(expected, float):
+        return row == pytest.approx(expected, abs=2e-5)
+    return row == expected
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)

@@ -107,12 +107,8 @@ def test_the_first_piece_decides_between_tags_that_continue_alike(tag: str) -> N
     assert np.exp(words).sum() == pytest.approx(1)
 
 
-def test_words_of_one_piece_keep_their_scores() -> None:
-    logs = log_softmax(np.random.default_rng(0).normal(size=(7, 3)))
-    words = word_scores(logs, np.ones(7, dtype=int), CONTINUATIONS)
+@pytest.mark.parametrize("number", [0, 7])
+def test_words_of_one_piece_keep_their_scores(number: int) -> None:
+    logs = log_softmax(np.random.default_rng(0).normal(size=(number, 3)))
+    words = word_scores(logs, np.ones(number, dtype=int), CONTINUATIONS)
     np.testing.assert_allclose(words, logs, rtol=0, atol=1e-15)
-
-
-def test_no_words() -> None:
-    none = word_scores(np.zeros((0, 3)), np.zeros(0, dtype=int), CONTINUATIONS)
-    assert none.shape == (0, 3)

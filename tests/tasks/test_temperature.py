@@ -94,8 +94,8 @@ def test_fitted_kept_and_applied(workdir: Path, tmp_path: Path, name: str):
         assert (values.get("label"), values.get("tags")) == (other.get("label"), other.get("tags"))
         for key in ("score", "scores"):
             if key in row:
-                assert list_of(values[key]) == pytest.approx(list_of(row[key]), abs=1e-4)
-                assert list_of(values[key]) != pytest.approx(list_of(other[key]), abs=1e-4)
+                assert values[key] == pytest.approx(row[key], abs=1e-4)
+                assert values[key] != pytest.approx(other[key], abs=1e-4)
     again, _ = configured(workdir, name, tmp_path / "run", resume=True)
     assert fit(*load_task(again, task_name), again).metrics == result.metrics
 
@@ -115,16 +115,6 @@ def decided(task: Any, probabilities: np.ndarray) -> list[TextPrediction]:
     scores = [dict(zip(task.state.labels, row.tolist(), strict=True)) for row in probabilities]
     raw = [TextPrediction(id, None, scores=of_text) for id, of_text in enumerate(scores)]
     return [task.state.decide(prediction) for prediction in raw]
-
-
-def list_of(value: Any) -> list[float]:
-    return (
-        list(value.values())
-        if isinstance(value, dict)
-        else value
-        if isinstance(value, list)
-        else [value]
-    )
 
 
 def test_windows_are_averaged_before_the_temperature(task: Any):

@@ -59,32 +59,26 @@ def same(one: Path, other: Path) -> bool:
     return equal_weights(one, other)
 
 
-def test_one_vote_is_a_plain_label(tmp_path: Path) -> None:
-    made = []
-    for name in ("plain", "votes"):
-        label = "neg" if name == "plain" else {"neg": 1}
-        other = "pos" if name == "plain" else {"pos": 3}
-        data = written(tmp_path / name, lambda i, a=label, b=other: a if i % 3 else b)
-        made.append(fx.trained("classify", data=data))
-    assert same(*made)
+def test_equal_shares_of_votes_train_alike(tmp_path: Path) -> None:
+    """One vote is a plain label, a plain label among votes is a vote, and twice the votes too."""
 
-
-def test_a_plain_label_among_votes_is_a_vote_and_twice_the_votes_are_the_same(
-    tmp_path: Path,
-) -> None:
     def plain(index: int) -> Any:
         votes = votes_of(index)
         return votes if len(votes) > 1 else next(iter(votes))
 
-    def doubled(index: int) -> Any:
-        return {name: 2 * number for name, number in votes_of(index).items()}
-
-    labels = {"votes": votes_of, "plain": plain, "doubled": doubled}
-    votes, plain_run, doubled_run = (
-        fx.trained("classify", data=written(tmp_path / name, label))
-        for name, label in labels.items()
+    label, one_vote, votes, mixed, doubled = (
+        fx.trained("classify", data=written(tmp_path / str(number), label))
+        for number, label in enumerate(
+            (
+                lambda i: "neg" if i % 3 else "pos",
+                lambda i: {"neg": 1} if i % 3 else {"pos": 3},
+                votes_of,
+                plain,
+                lambda i: {name: 2 * number for name, number in votes_of(i).items()},
+            )
+        )
     )
-    assert same(votes, doubled_run) and equal_weights(votes, plain_run)
+    assert same(label, one_vote) and same(votes, doubled) and equal_weights(votes, mixed)
 
 
 def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

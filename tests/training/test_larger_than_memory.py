@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,19 @@ def without_validation(config: TrainConfig) -> None:
 _prepared = Inputs.prepared
 
 
-def cached(inputs: Inputs, make: Any) -> Any:
-    return _prepared(inputs, None)  # type: ignore[arg-type]
+def ways(monkeypatch: pytest.MonkeyPatch, processes: int = 1) -> Iterator[str]:
+    """Keep rows in memory, then on disk, and then read those that are there."""
+
+    def cached(inputs: Inputs, make: Any) -> Any:
+        return _prepared(inputs, None)  # type: ignore[arg-type]
+
+    yield "memory"
+    data.keep_on_disk(monkeypatch, processes=processes)
+    monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
+    monkeypatch.setattr(preparation, "MIN_BYTES", 0)
+    yield "disk"
+    monkeypatch.setattr(Inputs, "prepared", cached)
+    yield "cached"
 
 
 @pytest.mark.parametrize(
@@ -70,13 +82,7 @@ def test_the_same_weights(
     is_trained = held_out or bool(settings) or name in TRAINED
     settings = {"steps": 3, "batch_size": 4} | settings
     weights, runs = [], []
-    for run in ("memory", "disk", "cached"):
-        if run == "disk":
-            data.keep_on_disk(monkeypatch, processes=2 if held_out else 1)
-            monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
-            monkeypatch.setattr(preparation, "MIN_BYTES", 0)
-        if run == "cached":
-            monkeypatch.setattr(Inputs, "prepared", cached)
+    for run in ways(monkeypatch, processes=2 if held_out else 1):
         config = config_of(name, tmp_path, out=str(tmp_path / run), **settings)
         if held_out:
             without_validation(config)
@@ -114,12 +120,7 @@ def test_sources_of_running_text(
     settings = {"max_length": 24, "alpha": 0.3, "packing": packing}
     config = fx.config("pretrain", data=sources, **settings)
     found = []
-    for run in ("memory", "disk", "cached"):
-        if run == "disk":
-            data.keep_on_disk(monkeypatch)
-            monkeypatch.setattr(preparation, "MIN_BYTES", 0)
-        if run == "cached":
-            monkeypatch.setattr(Inputs, "prepared", cached)
+    for _ in ways(monkeypatch):
         task, loaded = fx.load(config)
         assert isinstance(task, PretrainingTask) and len(task._frequency)
         rows = {split: list(own) for split, own in loaded.splits.items()}

@@ -56,9 +56,9 @@ def batches_of(
     return batches
 
 
-def first_step(task: Any, head: Any) -> Step:
+def first_step(task: Any, head: Any, precision: str = "fp32") -> Step:
     config = task.state.config
-    masters = MasterWeights(head, parameter_groups(head, config), "fp32")
+    masters = MasterWeights(head, parameter_groups(head, config), precision)
     return Step(task, head, masters, adamw(masters.groups, config), config, Accelerator(cpu=True))
 
 
