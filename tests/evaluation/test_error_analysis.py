@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import confusion_matrix
 
 from finetune.data import read_tokens
 from finetune.evaluation.decisions import Decisions
@@ -55,22 +53,21 @@ def analysed(*arguments: str | Path) -> dict:
     return json.loads(outcome.out)
 
 
-def tagged(number: int, seed: int, tags: tuple[str, ...] = TAGS) -> list[dict]:
+def tagged(number: int, seed: int) -> list[dict]:
     rng, rows = random.Random(seed), []
     for size in (rng.randint(1, 15) for _ in range(number)):
         words = [f"w{rng.randint(0, 30)}" for _ in range(size)]
-        rows.append({"tokens": words, "tags": [rng.choice(tags) for _ in range(size)]})
+        rows.append({"tokens": words, "tags": [rng.choice(TAGS) for _ in range(size)]})
     return rows
 
 
-def answers(rows: list[dict], seed: int = 5, rate: float = 0.2) -> list[dict]:
-    rng = random.Random(seed)
-    names = sorted({tag for row in rows for tag in row["tags"]})
+def answers(rows: list[dict]) -> list[dict]:
+    rng = random.Random(5)
     return [
         {
             "id": index,
             "words": row["tokens"],
-            "tags": [tag if rng.random() > rate else rng.choice(names) for tag in row["tags"]],
+            "tags": [tag if rng.random() > 0.2 else rng.choice(TAGS) for tag in row["tags"]],
             "scores": [round(rng.uniform(0.3, 1), 3) for _ in row["tags"]],
         }
         for index, row in enumerate(rows)
@@ -116,48 +113,6 @@ def test_entities(workdir: Path):
     assert share / sum(each["number"] for each in bins) == pytest.approx(scores["tag_accuracy"])
 
 
-def test_parts_of_speech(workdir: Path):
-    gold, train = tagged(30, 3, ("NOUN", "VERB", "DET")), tagged(6, 4, ("NOUN", "VERB", "DET"))
-    predicted = answers(gold)
-    for name, rows in (("gold", gold), ("train", train), ("pred", predicted)):
-        write_jsonl(workdir / f"{name}.jsonl", rows)
-    found = analysed(*FILES, "--train", "train.jsonl")
-    known = {word for row in train for word in row["tokens"]}
-    unseen = [
-        a == b
-        for row, answer in zip(gold, predicted, strict=True)
-        for word, a, b in zip(row["tokens"], row["tags"], answer["tags"], strict=True)
-        if word not in known
-    ]
-    (row,) = (r for r in found["tables"]["in training"] if r["in training"] == "unseen")
-    assert row["words"] == len(unseen) > 0
-    assert row["accuracy"] == pytest.approx(sum(unseen) / len(unseen))
-    numbers = {
-        total(found["tables"][name], "words", "correct")
-        for name in ("sentence length", "in training")
-    }
-    ((words, right),) = numbers
-    assert right / words == pytest.approx(found["scores"]["accuracy"])
-    assert sum(found["errors"].values()) == words - right
-
-
-def test_labels(workdir: Path):
-    rng = random.Random(6)
-    right = [rng.choice("abc") for _ in range(80)]
-    answered = [name if rng.random() > 0.3 else rng.choice("abc") for name in right]
-    gold = [{"text": f"text {i}", "label": name} for i, name in enumerate(right)]
-    write_jsonl(workdir / "gold.jsonl", gold)
-    rows = [{"id": i, "label": name, "score": 0.8} for i, name in enumerate(answered)]
-    write_jsonl(workdir / "pred.jsonl", rows)
-    found = analysed(*FILES)
-    matrix = [list(row["predicted"].values()) for row in found["tables"]["confusion"]]
-    assert matrix == confusion_matrix(right, answered, labels=["a", "b", "c"]).tolist()
-    accuracy = found["scores"]["accuracy"]
-    assert found["calibration"]["expected_calibration_error"] == pytest.approx(abs(0.8 - accuracy))
-    wrong = Counter(f"{a} taken for {b}" for a, b in zip(right, answered, strict=True) if a != b)
-    assert found["errors"] == wrong
-
-
 def test_a_run_folder_knows_gold_and_training_data(workdir: Path):
     folder = workdir / "run"
     write_jsonl(workdir / "data" / "train.jsonl", tagged(30, 30))
@@ -176,25 +131,16 @@ def test_a_run_folder_knows_gold_and_training_data(workdir: Path):
     assert "2 runs" in run("report", "runs", "--format", "table").err
 
 
-def test_types_of_spans_against_each_other(workdir: Path):
+def test_types_of_spans_against_each_other():
     """Mean F1 of types, and who was taken for whom, by hand."""
-    words = ["a", "b", "c", "d", "e", "f"]
-    gold = [[(0, 1, "P"), (2, 4, "L")], [(0, 2, "P"), (3, 4, "O")]]
-    answers = [[(0, 1, "P"), (2, 3, "O"), (5, 6, "L")], [(0, 2, "P")]]
-
-    def rows(side: list) -> list[dict]:
-        names = ("start", "end", "label")
-        return [
-            {"tokens": words, "spans": [dict(zip(names, s, strict=True)) for s in spans]}
-            for spans in side
-        ]
-
-    write_jsonl(workdir / "gold.jsonl", rows(gold))
-    write_jsonl(workdir / "answers.jsonl", rows(answers))
-    found = analysed("answers.jsonl", "--gold", "gold.jsonl")
-    assert found["scores"]["span_f1_macro"] == pytest.approx((1 + 0 + 0) / 3)
+    gold = [[Span(0, 1, "P"), Span(2, 4, "L")], [Span(0, 2, "P"), Span(3, 4, "O")]]
+    predicted = [[Span(0, 1, "P"), Span(2, 3, "O"), Span(5, 6, "L")], [Span(0, 2, "P")]]
+    examples = [TokenExample(0, tuple("abcdef"), tuple(spans)) for spans in gold]
+    predictions = [SpanPrediction(0, (), tuple(each), (0.5,) * len(each)) for each in predicted]
+    found = analyze_predictions(TYPES["spans"].tables_of(examples, predictions))
+    assert found.scores["span_f1_macro"] == pytest.approx((1 + 0 + 0) / 3)
     none = "(nothing)"
-    assert found["tables"]["confusion"] == [
+    assert found.tables["confusion"] == [
         {"gold": "L", "predicted": {"L": 0, "O": 1, "P": 0, none: 0}},
         {"gold": "O", "predicted": {"L": 0, "O": 0, "P": 0, none: 1}},
         {"gold": "P", "predicted": {"L": 0, "O": 0, "P": 2, none: 0}},

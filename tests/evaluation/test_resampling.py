@@ -157,15 +157,7 @@ def scores_of(run: Tables, names: Sequence[str]) -> dict[str, float]:
     return scores | ({"ece": found.calibration_error} if found.bins else {})
 
 
-GROUPED = (
-    "length",
-    "depth",
-    "sentence length",
-    "first word",
-    "position",
-    "in training",
-    "text length",
-)
+GROUPED = ("length", "depth", "sentence length", "in training", "text length")
 
 
 def metrics_of(runs: Sequence[Tables]) -> dict[str, list]:

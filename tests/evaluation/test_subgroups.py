@@ -54,11 +54,6 @@ def test_buckets():
     assert names == "1 1 2-10 2-10 11-50 11-50 51+ 51+".split()
 
 
-def test_depths_of_a_nest():
-    spans = [Span(0, 9, "A"), Span(0, 9, "B"), Span(1, 8, "A"), Span(2, 3, "C"), Span(7, 10, "A")]
-    assert [depths(spans)[span] for span in spans] == [0, 0, 1, 2, 0]
-
-
 @given(drawn)
 def test_depth_is_the_longest_chain_around(spans: list[Span]):
     found = depths(spans)
@@ -105,6 +100,10 @@ def test_depth_by_hand():
     assert (outermost["depth"], inner["depth"]) == ("outermost", "within 1")
     assert (outermost["f1"], inner["f1"]) == (1.0, 0.5)
     assert (inner["gold"], inner["predicted"], inner["found"]) == (2, 2, 1)
+    # a span that is inner in gold and outermost among the predicted is found, and right there
+    found = span_tables(words[:1], [[gold[0][0], gold[0][1]]], [[gold[0][1]]])["depth"]
+    names = ("gold", "found", "predicted", "correct", "f1")
+    assert [[row[name] for name in names] for row in found] == [[1, 0, 1, 1, 0], [1, 1, 0, 0, 0]]
 
 
 def test_depth_of_runs_of_which_one_has_no_span_in_another():
@@ -116,20 +115,6 @@ def test_depth_of_runs_of_which_one_has_no_span_in_another():
     for name, expected in (("outermost", [1.0, 1.0]), ("within_1", [0.0, 0.0])):
         counted = count_metric(f"span_f1_depth:{name}", runs)
         assert [float(counts.values(np.ones((1, 1)))[0]) for counts in counted] == expected
-
-
-def test_depth_found_otherwise():
-    """A span that is inner in gold and outermost among the predicted is found, and right there."""
-    gold, predicted = [[Span(0, 4, "ORG"), Span(1, 2, "LOC")]], [[Span(1, 2, "LOC")]]
-    outermost, inner = span_tables([["w"] * 4], gold, predicted)["depth"]
-    assert (
-        outermost["gold"],
-        outermost["found"],
-        outermost["predicted"],
-        outermost["correct"],
-    ) == (1, 0, 1, 1)
-    assert (inner["gold"], inner["found"], inner["predicted"], inner["correct"]) == (1, 1, 0, 0)
-    assert outermost["f1"] == inner["f1"] == 0.0
 
 
 def test_seen_and_unseen():
