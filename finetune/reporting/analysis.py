@@ -10,19 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from finetune import types
 from finetune.evaluation.error_analysis import TITLES, Analysis, ErrorCase
 from finetune.evaluation.items import Tables
 from finetune.reporting.rendering import PageTable, clip
-from finetune.types import (
-    UNANSWERABLE,
-    AnswerPrediction,
-    ChoicePrediction,
-    Prediction,
-    Question,
-    Span,
-    TextPrediction,
-    TokenExample,
-)
+from finetune.types import UNANSWERABLE, Question, Span, TokenExample
 
 MOST_EXAMPLES = 300
 """Examples with errors that a report holds, of all its runs together."""
@@ -119,20 +111,20 @@ def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, A
     }
 
 
-def _ranked(prediction: Prediction, example: Any) -> list[tuple[str, float, str]]:
+def _ranked(prediction: types.Prediction, example: Any) -> list[tuple[str, float, str]]:
     # the most probable answers with their probability and mark: right, wrong or none
     best: list[tuple[str, float, str]] = []
-    if isinstance(prediction, ChoicePrediction):
+    if isinstance(prediction, types.ChoicePrediction):
         if len(prediction.scores) != len(example.choices):
             return []
         marks = {prediction.value: "wrong", example.label: "right"}
         pairs = enumerate(zip(example.choices, prediction.scores, strict=True))
         return [(text, score, marks.get(number, "")) for number, (text, score) in pairs]
-    if isinstance(prediction, AnswerPrediction):
+    if isinstance(prediction, types.AnswerPrediction):
         best = [(answer.text, answer.score, "") for answer in prediction.best or ()]
         if prediction.no_answer_score is not None:
             best.append((UNANSWERABLE, prediction.no_answer_score, ""))
-    elif isinstance(prediction, TextPrediction):
+    elif isinstance(prediction, types.TextPrediction):
         best = [(label, score, "") for label, score in (prediction.scores or {}).items()]
     scored = [row for row in best if isinstance(row[1], int | float)]
     return sorted(scored, key=lambda row: -row[1])[:4]

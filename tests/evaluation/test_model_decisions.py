@@ -10,17 +10,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from finetune import types
 from finetune.evaluation.custom_metrics import CustomMetric
-from finetune.evaluation.decisions import Decisions, SetRule, sets
-from finetune.evaluation.decisions.abstaining import (
-    answers_of,
-    at_confidence,
-    at_coverage,
-    at_risk,
-    fewest_for_risk,
-    num_independent,
-    upper_bound,
-)
+from finetune.evaluation.decisions import Decisions, SetRule, abstaining, sets
 from finetune.evaluation.decisions.costs import (
     by_cost,
     check_costs,
@@ -33,20 +25,7 @@ from finetune.evaluation.items import Items, Tables
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.significance import custom_counts
-from finetune.types import (
-    AnswerPrediction,
-    ChoicePrediction,
-    FoundAnswer,
-    Relation,
-    RelationPrediction,
-    Span,
-    SpanPrediction,
-    TextExample,
-    TextPrediction,
-    TokenExample,
-    TokenPrediction,
-    UserError,
-)
+from finetune.types import Span, TextExample, TokenExample, UserError
 from tests.command import run
 from tests.small_data import write_jsonl
 
@@ -63,7 +42,7 @@ def labeled(number: int, names: str = "abc", seed: int = 0, sharp: float = 2.0) 
     for i, row in enumerate(probabilities.tolist()):
         scores = dict(zip(names, row, strict=True))
         best = max(names, key=scores.__getitem__)
-        predictions.append(TextPrediction(i, best, scores[best], scores))
+        predictions.append(types.TextPrediction(i, best, scores[best], scores))
     return TYPES["label"].tables_of(examples, predictions)
 
 
@@ -79,20 +58,22 @@ def answers(confidence: Any, right: Any, example: Any = None) -> Items:
 @pytest.mark.parametrize(("wrong", "number"), [(0, 59), (3, 40), (17, 20), (5, 5)])
 def test_the_bound_is_that_of_clopper_and_pearson(wrong: int, number: int) -> None:
     expected = binomtest(wrong, number, alternative="less").proportion_ci(0.95, "exact").high
-    assert upper_bound(wrong, number) == pytest.approx(expected, abs=1e-12)
+    assert abstaining.upper_bound(wrong, number) == pytest.approx(expected, abs=1e-12)
     found = answers(np.ones(number), [False] * wrong + [True] * (number - wrong))
-    assert at_confidence(found, 0.0).bound == pytest.approx(expected, abs=1e-12)
+    assert abstaining.at_confidence(found, 0.0).bound == pytest.approx(expected, abs=1e-12)
 
 
 def test_answers_of_one_example_count_as_far_as_they_are_independent() -> None:
     right = np.arange(200) % 10 > 0
-    alone = at_confidence(answers(np.ones(200), right), 0.0).bound
+    alone = abstaining.at_confidence(answers(np.ones(200), right), 0.0).bound
     mixed = answers(np.ones(400), np.repeat(right, 2), np.repeat(np.arange(200), 2))
-    assert at_confidence(mixed, 0.0).bound == pytest.approx(alone)  # copies say nothing new
+    assert abstaining.at_confidence(mixed, 0.0).bound == pytest.approx(
+        alone
+    )  # copies say nothing new
     one = answers(np.ones(200), right, np.zeros(200, int))
-    assert at_confidence(one, 0.0).bound > 0.9
+    assert abstaining.at_confidence(one, 0.0).bound > 0.9
     with pytest.raises(UserError, match=r"200 answers \(as good as 1 of .*needs 59 answers"):
-        at_risk(one, 0.05)
+        abstaining.at_risk(one, 0.05)
 
 
 @pytest.mark.parametrize(("number", "even"), [(5, True), (100, False)])
@@ -107,55 +88,55 @@ def test_the_bound_holds_for_answers_of_few_examples(number: int, even: bool) ->
                 rng.beta(risk * share, (1 - risk) * share, number), sizes
             )
             drawn = answers(np.ones(len(wrong)), ~wrong, np.repeat(np.arange(number), sizes))
-            broken += at_confidence(drawn, 0.0).bound < risk
+            broken += abstaining.at_confidence(drawn, 0.0).bound < risk
         assert binomtest(broken, 200, 0.05, alternative="greater").pvalue > 0.01
 
 
 def test_answers_of_one_document_depend_on_each_other() -> None:
     setup, rows = TYPES["plain tags"], range(6)
     examples = [TokenExample(i, ("a", "b"), None, ("N", "N"), document=f"d{i // 3}") for i in rows]
-    predictions = [TokenPrediction(i, ("a", "b"), ("N", "N"), (0.9, 0.9)) for i in rows]
+    predictions = [types.TokenPrediction(i, ("a", "b"), ("N", "N"), (0.9, 0.9)) for i in rows]
     for documents, effective in ((True, 2), (False, 6)):
         known = [e if documents else replace(e, document=None) for e in examples]
-        found = answers_of(setup.tables_of(known, predictions))
-        assert num_independent(found) == effective
+        found = abstaining.answers_of(setup.tables_of(known, predictions))
+        assert abstaining.num_independent(found) == effective
 
 
 def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
     for risk in (0.3, 0.05, 0.01):
-        number = fewest_for_risk(risk)
-        assert upper_bound(0, number) <= risk < upper_bound(0, number - 1)
+        number = abstaining.fewest_for_risk(risk)
+        assert abstaining.upper_bound(0, number) <= risk < abstaining.upper_bound(0, number - 1)
 
 
 def test_a_threshold_keeps_the_risk_and_gives_no_fewer_answers_than_it_must() -> None:
-    found = answers_of(labeled(4000, sharp=3.0))
-    chosen = at_risk(found, 0.1)
+    found = abstaining.answers_of(labeled(4000, sharp=3.0))
+    chosen = abstaining.at_risk(found, 0.1)
     given = found.take(found.score >= chosen.confidence)
-    assert chosen.risk == at_confidence(given, 0.0).risk <= chosen.bound <= 0.1
+    assert chosen.risk == abstaining.at_confidence(given, 0.0).risk <= chosen.bound <= 0.1
     lower = np.sort(found.score)[-len(given) - 60]  # the next thresholds do not
-    assert at_confidence(found, lower).bound > 0.1
-    assert at_coverage(found, 0.8).coverage == pytest.approx(0.8)
-    assert at_coverage(found, 1.0).risk == at_confidence(found, 0.0).risk
+    assert abstaining.at_confidence(found, lower).bound > 0.1
+    assert abstaining.at_coverage(found, 0.8).coverage == pytest.approx(0.8)
+    assert abstaining.at_coverage(found, 1.0).risk == abstaining.at_confidence(found, 0.0).risk
 
 
 @pytest.mark.slow
 def test_the_guarantee_holds_over_draws() -> None:
-    world, rng = answers_of(labeled(20_000, sharp=3.0)), np.random.default_rng(1)
+    world, rng = abstaining.answers_of(labeled(20_000, sharp=3.0)), np.random.default_rng(1)
     broken = 0
     for _ in range(60):
         drawn = world.take(rng.integers(len(world), size=600))
-        chosen = at_risk(answers(drawn.score, drawn.credit), 0.1)
-        broken += at_confidence(world, chosen.confidence).risk > 0.1
+        chosen = abstaining.at_risk(answers(drawn.score, drawn.credit), 0.1)
+        broken += abstaining.at_confidence(world, chosen.confidence).risk > 0.1
     assert binomtest(broken, 60, 0.05, alternative="greater").pvalue > 0.01
 
 
 def test_too_few_answers_and_unsafe_ones_are_refused() -> None:
     with pytest.raises(UserError, match=r"needs 59 answers or more"):
-        at_risk(answers(np.ones(58), np.ones(58)), 0.05)
+        abstaining.at_risk(answers(np.ones(58), np.ones(58)), 0.05)
     with pytest.raises(UserError, match=r"no confidence is safe.*above 0.001: add validation data"):
-        at_risk(answers_of(labeled(5000)), 0.001)
+        abstaining.at_risk(abstaining.answers_of(labeled(5000)), 0.001)
     with pytest.raises(UserError, match=r"of the 59 most confident answers 2 are wrong"):
-        at_risk(answers(np.linspace(1, 0.5, 100), np.arange(100) % 50 > 0), 0.05)
+        abstaining.at_risk(answers(np.linspace(1, 0.5, 100), np.arange(100) % 50 > 0), 0.05)
 
 
 # --- Sets -----------------------------------------------------------------------------------------
@@ -222,7 +203,7 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
     equal = {g: {p: float(g != p) for p in "abc"} for g in "abc"}
     plain = by_cost(with_costs(scored, equal))
     assert plain.predicted == scored.predicted  # equal costs: the most probable label
-    blank = Decisions(costs=costs).apply(TextPrediction(0, None))
+    blank = Decisions(costs=costs).apply(types.TextPrediction(0, None))
     assert blank.label is None and blank.to_dict()["cost"] is None  # a table has the column
 
 
@@ -279,37 +260,47 @@ def test_errors_of_costs_name_their_line(name: str, text: str, problem: str, tmp
 
 PER, LOC = Span(0, 2, "PER"), Span(3, 4, "LOC")
 WORDS = ("Ana", "Lima", "saw", "Oslo")
-RELATIONS = Relation(PER, LOC, "in"), Relation(LOC, PER, "of")
+RELATIONS = types.Relation(PER, LOC, "in"), types.Relation(LOC, PER, "of")
 TAGS = ("B-PER", "I-PER", "O", "B-LOC"), (0.6, 0.6, 0.9, 0.9)
 PREDICTIONS: dict[str, tuple[Any, str, Any, Any]] = {
-    "label": (TextPrediction(0, "a", 0.6, {"a": 0.6, "b": 0.4}), "label", None, "a"),
-    "labels": (TextPrediction(0, ("a", "b"), None, {"a": 0.6, "b": 0.9}), "label", ["b"], ["a"]),
-    "choice": (ChoicePrediction(0, 1, "x", (0.4, 0.6)), "choice", None, 1),
+    "label": (types.TextPrediction(0, "a", 0.6, {"a": 0.6, "b": 0.4}), "label", None, "a"),
+    "labels": (
+        types.TextPrediction(0, ("a", "b"), None, {"a": 0.6, "b": 0.9}),
+        "label",
+        ["b"],
+        ["a"],
+    ),
+    "choice": (types.ChoicePrediction(0, 1, "x", (0.4, 0.6)), "choice", None, 1),
     "tags": (
-        TokenPrediction(0, WORDS, *TAGS, (PER, LOC), (0.6, 0.9)),
+        types.TokenPrediction(0, WORDS, *TAGS, (PER, LOC), (0.6, 0.9)),
         "tags",
         ["O", "O", "O", "B-LOC"],
         [PER._asdict() | {"score": 0.6}],
     ),
     "plain tags": (
-        TokenPrediction(0, WORDS, ("N", "N", "V", "N"), (0.6, 0.9, 0.9, 0.9)),
+        types.TokenPrediction(0, WORDS, ("N", "N", "V", "N"), (0.6, 0.9, 0.9, 0.9)),
         "tags",
         [None, "N", "V", "N"],
         [{"start": 0, "end": 1, "label": "N", "score": 0.6}],
     ),
     "spans": (
-        SpanPrediction(0, WORDS, (PER, LOC), (0.6, 0.9)),
+        types.SpanPrediction(0, WORDS, (PER, LOC), (0.6, 0.9)),
         "spans",
         [LOC._asdict() | {"score": 0.9}],
         [PER._asdict() | {"score": 0.6}],
     ),
     "relations": (
-        RelationPrediction(0, WORDS, (PER, LOC), RELATIONS, (0.6, 0.9)),
+        types.RelationPrediction(0, WORDS, (PER, LOC), RELATIONS, (0.6, 0.9)),
         "relations",
         [{"subject": 1, "object": 0, "label": "of", "score": 0.9}],
         [{"subject": 0, "object": 1, "label": "in", "score": 0.6}],
     ),
-    "answers": (AnswerPrediction(0, FoundAnswer(0, 3, "Ana", 0.6), 0.6), "answer", None, "Ana"),
+    "answers": (
+        types.AnswerPrediction(0, types.FoundAnswer(0, 3, "Ana", 0.6), 0.6),
+        "answer",
+        None,
+        "Ana",
+    ),
 }
 """A prediction, its key in a row, what the model keeps there, and what it withholds."""
 

@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import pickle
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from finetune import types
 from finetune.data.files import Row
 from finetune.evaluation.baselines import degenerate
 from finetune.evaluation.metrics import score
@@ -26,54 +28,39 @@ from finetune.evaluation.prediction_types import (
 )
 from finetune.evaluation.predictions import Rows, join, to_row
 from finetune.registry import PREDICTION_TYPES
-from finetune.types import (
-    Answer,
-    AnswerPrediction,
-    ChoicePrediction,
-    ChoiceQuestion,
-    Example,
-    FoundAnswer,
-    MaskedPrediction,
-    Prediction,
-    Question,
-    Relation,
-    RelationPrediction,
-    Span,
-    SpanPrediction,
-    TextExample,
-    TextPrediction,
-    TokenExample,
-    TokenPrediction,
-)
+from finetune.types import Example, Span, TextExample, TokenExample
 from tests.small_data import write_jsonl
 from tests.test_layers import MODULES, ROOT, tree
 
 PER, LOC = Span(0, 1, "PER"), Span(2, 3, "LOC")
-LIVES = Relation(PER, LOC, "lives")
+LIVES = types.Relation(PER, LOC, "lives")
 WORDS = ("Ana", "in", "Oslo")
 SENTENCE = TokenExample(0, WORDS, (PER, LOC), ("B-PER", "O", "B-LOC"), relations=(LIVES,))
 TEXT = TextExample(0, "Where?", "In Oslo.", "a")
-QUESTION = Question(0, "Where?", "In Oslo.", answers=(Answer(3, "Oslo"),))
-OSLO = FoundAnswer(3, 7, "Oslo", 0.75)
+QUESTION = types.Question(0, "Where?", "In Oslo.", answers=(types.Answer(3, "Oslo"),))
+OSLO = types.FoundAnswer(3, 7, "Oslo", 0.75)
 MASKED = {"losses": (0.5, 0.25)}
-WRITTEN: dict[str, tuple[Example, Prediction]] = {
-    "label": (TEXT, TextPrediction(0, "a", 0.75, {"a": 0.75, "b": 0.25}, "a")),
-    "a blank text": (TEXT, TextPrediction(0, None)),
-    "labels": (replace(TEXT, label=("a",)), TextPrediction(0, ("a", "b"), None, {"a": 1, "b": 1})),
-    "number": (replace(TEXT, label=1.5), TextPrediction(0, 2.5)),
-    "choice": (
-        ChoiceQuestion(0, "Where?", "In Oslo.", 0, choices=("x", "y")),
-        ChoicePrediction(0, 1, "y", (0.25, 0.75)),
+WRITTEN: dict[str, tuple[Example, types.Prediction]] = {
+    "label": (TEXT, types.TextPrediction(0, "a", 0.75, {"a": 0.75, "b": 0.25}, "a")),
+    "a blank text": (TEXT, types.TextPrediction(0, None)),
+    "labels": (
+        replace(TEXT, label=("a",)),
+        types.TextPrediction(0, ("a", "b"), None, {"a": 1, "b": 1}),
     ),
-    "tags": (SENTENCE, TokenPrediction(0, WORDS, ("O", "O", "B-LOC"), (0.5, 0.25, 1.0))),
-    "spans": (SENTENCE, SpanPrediction(0, WORDS, (LOC,), (0.5,))),
-    "relations": (SENTENCE, RelationPrediction(0, WORDS, (PER, LOC), (LIVES,), (0.5,))),
-    "answers": (QUESTION, AnswerPrediction(0, OSLO, 0.75, 0.25, (OSLO,))),
-    "no answer": (QUESTION, AnswerPrediction(0, None, 0.75, 0.75, (OSLO,))),
-    "subwords": (TEXT, MaskedPrediction(0, ("a", "b"), gold=("a", "c"), **MASKED)),
+    "number": (replace(TEXT, label=1.5), types.TextPrediction(0, 2.5)),
+    "choice": (
+        types.ChoiceQuestion(0, "Where?", "In Oslo.", 0, choices=("x", "y")),
+        types.ChoicePrediction(0, 1, "y", (0.25, 0.75)),
+    ),
+    "tags": (SENTENCE, types.TokenPrediction(0, WORDS, ("O", "O", "B-LOC"), (0.5, 0.25, 1.0))),
+    "spans": (SENTENCE, types.SpanPrediction(0, WORDS, (LOC,), (0.5,))),
+    "relations": (SENTENCE, types.RelationPrediction(0, WORDS, (PER, LOC), (LIVES,), (0.5,))),
+    "answers": (QUESTION, types.AnswerPrediction(0, OSLO, 0.75, 0.25, (OSLO,))),
+    "no answer": (QUESTION, types.AnswerPrediction(0, None, 0.75, 0.75, (OSLO,))),
+    "subwords": (TEXT, types.MaskedPrediction(0, ("a", "b"), gold=("a", "c"), **MASKED)),
     "next sentences": (
         TEXT,
-        MaskedPrediction(
+        types.MaskedPrediction(
             0, ("a",), gold=("b",), losses=(1.0,), boundary_losses=(0.5,), follows_score=0.25
         ),
     ),
@@ -88,12 +75,12 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     type = TYPES[KEYS[key_of_row(row)]]
     read = type.gold_of_row(0, "p.jsonl:1", row)
     again = type.parse(row, "p.jsonl:1", read)
-    if isinstance(prediction, RelationPrediction):
+    if isinstance(prediction, types.RelationPrediction):
         prediction = replace(prediction, spans=())  # which are those of the example
     assert again == prediction
-    if not isinstance(prediction, MaskedPrediction):
+    if not isinstance(prediction, types.MaskedPrediction):
         assert type.gold(read) == type.gold(example) and read.inputs == example.inputs
-    if prediction != TextPrediction(0, None):
+    if prediction != types.TextPrediction(0, None):
         file = Rows.of("p.jsonl", type, [Row(row, "p.jsonl:1")])
         tables = join(file, replace(file, rows=[read]))
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
@@ -180,7 +167,7 @@ def branches(module: str) -> Iterator[tuple[int, str]]:
             if names & {"prediction_type", "row"} and constants & NAMES:
                 yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
-            if set(ast.unparse(node.args[1]).replace("|", " ").split()) & PREDICTIONS:
+            if set(re.findall(r"\w+", ast.unparse(node.args[1]))) & PREDICTIONS:
                 yield node.lineno, ast.unparse(node)
 
 
