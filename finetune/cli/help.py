@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import re
 import shutil
 import sys
@@ -16,9 +17,9 @@ import textwrap
 from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
-from finetune.config.options import Help
+from finetune.config.options import Help, declared_fields
 from finetune.config.tasks import WITHOUT_OPTION, TrainConfig, flag
 from finetune.registry import TASKS
 
@@ -139,52 +140,39 @@ def options_of(cls: type[Any], defaults: object | None = None) -> list[Option]:
         cls: The dataclass of the command, or of settings.
         defaults: An instance whose values are the defaults, for instance of a recipe.
     """
-    types, marks, depths = type_hints(cls), dict[str, Help](), dict[str, int]()
-    groups, texts = dict[str, str](), dict[str, str]()
-    for depth, base in enumerate(reversed(cls.__mro__)):
-        names = inspect.get_annotations(base)
-        depths |= dict.fromkeys(names, depth)
-        if not dataclasses.is_dataclass(base):
-            continue
-        hints = type_hints(base, include_extras=True)
-        texts |= _field_texts(base.__module__).get(base.__qualname__, {})
-        for name in names:
-            ungrouped = "task" if issubclass(base, TrainConfig) else "options"
-            groups.setdefault(name, vars(base).get("group", ungrouped))
-            for mark in getattr(hints[name], "__metadata__", ()):
-                if isinstance(mark, Help):
-                    marks[name], groups[name] = mark, mark.group or groups[name]
-    options = []
+    declared, options = declared_fields(cls), []
     unused = {*cls.unused, *WITHOUT_OPTION} if issubclass(cls, TrainConfig) else ()
-    fields = (field for field in dataclasses.fields(cls) if field.name not in unused)
-    for field in sorted(fields, key=lambda field: -depths[field.name]):
-        mark = marks.get(field.name, Help())
+    fields = [field for field in dataclasses.fields(cls) if field.name not in unused]
+    for field in sorted(fields, key=lambda f: cls.__mro__.index(declared[f.name].classes[-1])):
+        value_type, classes, marks = declared[field.name]
+        helps = [Help(), *(mark for mark in marks if isinstance(mark, Help))]
+        mark, first = helps[-1], classes[0]
         set_here = defaults is not None and not mark.positional
         value = vars(defaults)[field.name] if set_here else field.default
-        if dataclasses.is_dataclass(types[field.name]):
-            options += options_of(types[field.name], value if set_here else None)
+        if dataclasses.is_dataclass(value_type):
+            options += options_of(cast("type[Any]", value_type), value if set_here else None)
             continue
-        metavar = mark.metavar or _metavar(types[field.name], field.name)
+        metavar = mark.metavar or _metavar(value_type, field.name)
         name = metavar if mark.positional else mark.name or flag(field.name)
-        value_type, text = types[field.name], texts[field.name]
-        options.append(
-            Option(field.name, name, metavar, value_type, value, text, groups[field.name], mark)
-        )
+        ungrouped = "task" if issubclass(first, TrainConfig) else "options"
+        groups = [vars(first).get("group", ungrouped), *(h.group for h in helps if h.group)]
+        texts = (_field_texts(c.__module__).get((c.__qualname__, field.name)) for c in classes)
+        text = [*filter(None, texts)][-1]
+        options.append(Option(field.name, name, metavar, value_type, value, text, groups[-1], mark))
     return options
 
 
 @cache
-def _field_texts(module: str) -> dict[str, dict[str, str]]:
-    texts: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        fields = texts[node.name] = {}
-        for line, following in zip(node.body, node.body[1:], strict=False):
-            if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
+def _field_texts(module: str) -> dict[tuple[str, str], str]:
+    texts = {}
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for line, following in itertools.pairwise(cls.body):
+            if not isinstance(line, ast.AnnAssign) or not isinstance(following, ast.Expr):
                 continue
-            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                fields[line.target.id] = " ".join(str(following.value.value).split())
+            if isinstance(following.value, ast.Constant):
+                text = " ".join(str(following.value.value).split())
+                texts[cls.name, ast.unparse(line.target)] = text
     return texts
 
 

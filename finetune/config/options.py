@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +93,31 @@ class Affects:
     def results(self) -> bool:
         """True if the setting may change results of a run, besides by the data."""
         return self.weights or self.scores
+
+
+class Declared(NamedTuple):
+    """A field of a dataclass, with the classes that declare it and its marks; the last ones count.
+
+    The marks of a base hold where a class declares the field again.
+    """
+
+    type: Any
+    classes: tuple[type[Any], ...]
+    marks: tuple[Any, ...]
+
+
+def _declared_fields(cls: Any) -> Mapping[str, Declared]:
+    types = get_type_hints(cls)
+    declared = dict[str, Declared]()
+    bases: Any = filter(dataclasses.is_dataclass, reversed(cls.__mro__))
+    for base in bases:
+        hints = get_type_hints(base, include_extras=True)
+        for name in inspect.get_annotations(base):
+            _, classes, marks = declared.get(name, (None, (), ()))
+            marks = (*marks, *getattr(hints[name], "__metadata__", ()))
+            declared[name] = Declared(types[name], (*classes, base), marks)
+    return {field.name: declared[field.name] for field in dataclasses.fields(cls)}
+
+
+declared_fields: Callable[[Any], Mapping[str, Declared]] = functools.cache(_declared_fields)
+"""Looks up the declarations of each field of a dataclass."""

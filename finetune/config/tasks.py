@@ -7,12 +7,10 @@ each time the command line reads them.
 """
 
 import dataclasses
-import functools
-import inspect
 import math
 import numbers
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,9 +21,7 @@ from typing import (
     Literal,
     NamedTuple,
     TypeVar,
-    cast,
     get_origin,
-    get_type_hints,
 )
 
 from finetune.config.description import ECE_METRICS, HIERARCHY, PROBLEMS, TaskDescription
@@ -38,6 +34,7 @@ from finetune.config.options import (
     Affects,
     Help,
     Limit,
+    declared_fields,
     matching,
 )
 from finetune.config.values import conforms, description, text_encoding
@@ -887,43 +884,17 @@ def max_context_subwords(context: str, max_length: int) -> int:
     return {"none": 0, "doc": max_length}[context] if context.isalpha() else int(context)
 
 
-class _Declaration(NamedTuple):
-    type: Any
-    affects: Affects
-    marks: tuple[Any, ...]
-
-
-@functools.cache
-def _declarations(config: Any) -> Mapping[str, _Declaration]:
-    types = get_type_hints(config)
-    declarations = dict[str, _Declaration]()
-    for base in reversed(config.__mro__):
-        default = vars(base).get("affects", DATA_AND_WEIGHTS)
-        hints = get_type_hints(base, include_extras=True)
-        for name in inspect.get_annotations(base):
-            # the marks of a base hold where a task declares a setting again
-            before = declarations.get(name, _Declaration(types[name], default, ()))
-            marks = (*before.marks, *getattr(hints[name], "__metadata__", ()))
-            affects = [mark for mark in marks if isinstance(mark, Affects)]
-            declarations[name] = _Declaration(types[name], (before.affects, *affects)[-1], marks)
-    return {field.name: declarations[field.name] for field in dataclasses.fields(config)}
-
-
-def _declared(config: type[TrainConfig]) -> Mapping[str, _Declaration]:
-    return _declarations(cast("Hashable", config))  # mypy asks whether its instances are hashable
-
-
 def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
     """Look up the type of each setting, without its marks."""
-    return {name: declaration.type for name, declaration in _declared(config).items()}
+    return {name: declared.type for name, declared in declared_fields(config).items()}
 
 
 def marks(config: type[TrainConfig], mark_type: type[M]) -> Mapping[str, M]:
     """Collect the marks of one class in the annotations of settings, by setting."""
     return {
         name: mark
-        for name, declaration in _declared(config).items()
-        for mark in declaration.marks
+        for name, declared in declared_fields(config).items()
+        for mark in declared.marks
         if isinstance(mark, mark_type)
     }
 
@@ -938,7 +909,9 @@ def require_legal(config: type[TrainConfig], values: Mapping[str, Any]) -> None:
 
 def affects_of(config: type[TrainConfig]) -> Mapping[str, Affects]:
     """Look up the parts of a run that each setting may affect."""
-    return {name: declaration.affects for name, declaration in _declared(config).items()}
+    classes = {name: declared.classes[0] for name, declared in declared_fields(config).items()}
+    defaults = {n: vars(cls).get("affects", DATA_AND_WEIGHTS) for n, cls in classes.items()}
+    return {**defaults, **marks(config, Affects)}
 
 
 def affects_results(name: str) -> bool:
