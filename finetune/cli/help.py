@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import inspect
 import itertools
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin
 
 from finetune.config.options import Help, declared_fields
 from finetune.config.tasks import WITHOUT_OPTION, TrainConfig, flag
@@ -128,9 +126,6 @@ class Option(NamedTuple):
             return ""
         value = " ".join(map(str, default)) if isinstance(default, tuple) else default
         return f" (default:\xa0{value})"
-
-
-type_hints: Callable[..., dict[str, Any]] = functools.cache(get_type_hints)
 
 
 def options_of(cls: type[Any], defaults: object | None = None) -> list[Option]:

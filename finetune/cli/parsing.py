@@ -13,9 +13,10 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-from finetune.cli.help import Option, first_sentence, options_of, type_hints, values_of
+from finetune.cli.help import Option, first_sentence, options_of, values_of
+from finetune.config.options import declared_fields
 from finetune.config.tasks import ADVICE, CONFIGS, OTHER_NAMES, flag, setting_types
 from finetune.config.values import converted
 from finetune.types import UserError, did_you_mean
@@ -54,9 +55,8 @@ def parsed(name: str, cls: type[Any], arguments: Sequence[str]) -> dict[str, Any
         option, end = first.partition("=")[0], "."
         setting = option[2:].replace("-", "_")
         setting = OTHER_NAMES.get(setting, setting)
-        config: Any = type_hints(cls).get("config")
-        is_task = isinstance(config, type)
-        of_task = {*setting_types(config)} - {*config.unused} if is_task else set[str]()
+        config = declared_fields(cls)["config"].type if "config" in declared_fields(cls) else None
+        of_task = {*setting_types(config)} - {*config.unused} if config else set[str]()
         if of_task and setting in ADVICE:
             end = f": {ADVICE[setting]}."
         elif setting in of_task:
@@ -138,15 +138,14 @@ def add_options(
 def filled(cls: type[Any], values: Mapping[str, Any], defaults: Any = None) -> Any:
     """Build a command from values of its fields; ``defaults`` is a command with all others."""
     arguments: dict[str, Any] = {}
-    hints = type_hints(cls)
-    for field in dataclasses.fields(cls):
-        default = None if defaults is None else getattr(defaults, field.name)
-        if dataclasses.is_dataclass(hints[field.name]):
-            arguments[field.name] = filled(hints[field.name], values, default)
-        elif field.name in values:
-            arguments[field.name] = values[field.name]
+    for name, declared in declared_fields(cls).items():
+        default = None if defaults is None else vars(defaults)[name]
+        if dataclasses.is_dataclass(declared.type):
+            arguments[name] = filled(cast("type[Any]", declared.type), values, default)
+        elif name in values:
+            arguments[name] = values[name]
         elif defaults is not None:
-            arguments[field.name] = default
+            arguments[name] = default
     return cls(**arguments)
 
 
