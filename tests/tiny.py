@@ -117,9 +117,6 @@ def config(
         "electra": {"embedding_size": 24},
         "albert": {"embedding_size": 24, "classifier_dropout_prob": dropout},
         "distilbert": {
-            "dim": WIDTH,
-            "n_layers": layers,
-            "n_heads": HEADS,
             "hidden_dim": 48,
             "dropout": dropout,
             "attention_dropout": dropout,
@@ -155,18 +152,6 @@ def config(
         },
         "squeezebert": {"embedding_size": WIDTH},
     }
-    if family == "distilbert":
-        for name in (
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "hidden_dropout_prob",
-            "attention_probs_dropout_prob",
-        ):
-            del size[name]
-    if family in ("modernbert", "eurobert"):
-        del size["hidden_dropout_prob"], size["attention_probs_dropout_prob"]
     if family in ("roberta", "xlm-roberta", "camembert", "jina_embeddings_v3"):
         size["type_vocab_size"] = 1
     vocabulary, names = _vocabulary(family), _names(family)

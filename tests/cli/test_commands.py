@@ -487,14 +487,6 @@ def test_words_and_labels_with_other_line_ends(tmp_path: Path):
         assert [json.loads(line)["words"] for line in lines] == [words] * 8
 
 
-def test_a_damaged_search(tmp_path: Path) -> None:
-    given = ("--model", fx.checkpoint(), "--data", fx.data("sentiment"))
-    search = ("search", "classify", *given, "--steps=1", "--trials=1", "--out", tmp_path / "found")
-    (tmp_path / "found").mkdir()
-    (tmp_path / "found" / "search.db").write_bytes(b"no database" * 500)
-    run(*search).refused("search.db: damaged")
-
-
 def test_markup_in_labels_is_text_in_the_readme(tmp_path: Path) -> None:
     label = "<img src=x onerror=alert(1)> [a](b) `c`"
     for split, number in (("train", 20), ("test", 6)):

@@ -37,6 +37,7 @@ FILES: dict[str, Any] = {
     "rows/a.jsonl": [{"text": "a"}],
     "rows/b.jsonl": [{"text": "a"}],
     "empty.jsonl": [],
+    "found/search.db": b"no database" * 500,
 }
 REFUSED = """
 classify --model bert --data sentimen | neither a file or folder | Perhaps you meant 'sentiment'?
@@ -106,6 +107,7 @@ ts.txt
 predict classify --file texts.txt --out linked.jsonl | --out linked.jsonl would overwrite the inp\
 ut texts.txt
 predict classify --text a --out classify/best/model.safetensors | overwrite
+search classify --model bert --data sentiment --trials 1 --out found | search.db: damaged
 check classify --label-errors --out linked.jsonl | exists, with other content
 predict empty --text a | no finetune.json
 export of-senses --out x | of-senses is a run of finetune wsd
