@@ -93,12 +93,11 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
         self.require_input("predict")
         if len(self.text) > 1 and self.pair is not None:
             raise UserError("--pair is the second text of one --text: write pairs to a file.")
-        if self.explain and self._predictor:
-            raise UserError("--explain is for trained models: leave it out.")
         if (predict := self._predictor) is not None:
-            predict(self)
-        else:
-            self._predict()
+            if self.explain:
+                raise UserError("--explain is for trained models: leave it out.")
+            return predict(self)  # type: ignore[no-any-return]
+        return self._predict()
 
     @property
     def _can_resume(self) -> bool:
@@ -119,21 +118,22 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             )
         if self.resume and not self._can_resume:
             raise UserError("--resume continues --out FILE.jsonl, from --file with plain files.")
-        model = self._load()
-        counts = self._print(model) if output is None else self._write(model, output)
+        model, counts = self._load(), Counter[str]()
+        if output is None:
+            self._print(model, counts)
+        else:
+            self._write(model, counts, output)
         if process_index() == 0:
             self._show_notes(model, counts)
 
-    def _print(self, model: Predictor) -> Counter[str]:
+    def _print(self, model: Predictor, counts: Counter[str]) -> None:
         for_people = bool(self.text) and sys.stdout.isatty()
-        counts, rows = self._predictions(model, as_table=False)
-        for row in rows:
+        for row in self._predictions(model, counts, as_table=False):
             explanations = row.pop("explanation", ()) if for_people else ()
             show(prediction_line(row) if for_people else json_line(row))
             show_explanations(explanations)
-        return counts
 
-    def _write(self, model: Predictor, output: str) -> Counter[str]:
+    def _write(self, model: Predictor, counts: Counter[str], output: str) -> None:
         from finetune.data.files import open_data, read_content
         from finetune.data.sources import input_files
         from finetune.data.tables import separator
@@ -159,11 +159,11 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
             )
         as_table = Path(output).suffix.lower() in TABLE_SUFFIXES
         reporter = Reporter() if process_index() == 0 else None
-        counts, rows = self._predictions(model, as_table, skip, reporter)
+        rows = self._predictions(model, counts, as_table, skip, reporter)
         if reporter is None:
             for _ in rows:
                 pass
-            return counts
+            return
         number = abstained = 0
         writer = row_writer(output, separator=mark, append=self._can_resume)
         with _reporting_what_is_kept(output, self._can_resume), writer as write, reporter:
@@ -181,7 +181,6 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
         left_out = f", abstained from {quantity(abstained, 'answer')}" if abstained else ""
         if self.reports_output:
             show(f"wrote {quantity(number, 'row')}{kept}{left_out}: {output}", error=True)
-        return counts
 
     def _load(self) -> Predictor:
         quiet_libraries()
@@ -205,11 +204,11 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
     def _predictions(
         self,
         model: Predictor,
+        counts: Counter[str],
         as_table: bool,
         skip: int = 0,
         reporter: Reporter | None = None,
-    ) -> tuple[Counter[str], Iterator[dict[str, Any]]]:
-        counts = Counter[str]()
+    ) -> Iterator[dict[str, Any]]:
         noted: dict[int, Example] = {}
         columns: dict[int, Mapping[str, Any]] = {}
 
@@ -225,23 +224,19 @@ class Predict(OutOption, ExplainOption, SpeedOptions, InputOptions, Command):
 
         predictions = model.stream(examples(), skip=skip, counts=counts, reporter=reporter)
         has_uncertainty = self.out is not None and not as_table
-
-        def rows() -> Iterator[dict[str, Any]]:
-            for prediction in predictions:
-                example = noted.pop(prediction.id)
-                counts[noun_of(example)] += 1
-                id = example.id if example.key is None else example.key
-                row = prediction.to_dict() | {"id": id}
-                if has_uncertainty and (value := prediction.uncertainty) is not None:
-                    row["uncertainty"] = round(value, 6)
-                if self.explain:
-                    (explanations,) = model.explain([example])
-                    row["explanation"] = [label.to_dict() for label in explanations]
-                kept = columns.pop(prediction.id, {})
-                counts["without columns"] += self.keep_columns and not kept
-                yield with_columns(row, kept)
-
-        return counts, rows()
+        for prediction in predictions:
+            example = noted.pop(prediction.id)
+            counts[noun_of(example)] += 1
+            id = example.id if example.key is None else example.key
+            row = prediction.to_dict() | {"id": id}
+            if has_uncertainty and (value := prediction.uncertainty) is not None:
+                row["uncertainty"] = round(value, 6)
+            if self.explain:
+                (explanations,) = model.explain([example])
+                row["explanation"] = [label.to_dict() for label in explanations]
+            kept = columns.pop(prediction.id, {})
+            counts["without columns"] += self.keep_columns and not kept
+            yield with_columns(row, kept)
 
     def _show_notes(self, model: Predictor, counts: Counter[str]) -> None:
         task = model.task

@@ -9,12 +9,13 @@ folder may be deleted whenever no run is started.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import xxhash
 
@@ -29,8 +30,6 @@ TEMPORARY = "examples"
 """The folder of the cache with its temporary files."""
 ABOUT = "about.json"
 """File of an entry with the hashes of its other files, written last."""
-_BLOCK = 2**24
-"""Bytes to hash at a time."""
 
 
 def is_enabled() -> bool:
@@ -65,11 +64,9 @@ def check_entry(folder: Path) -> None:
 
 def file_hash(path: Path) -> str:
     """Compute the 128-bit hash of the bytes of a file: a second for a few gigabytes."""
-    digest = xxhash.xxh3_128()
+    make: Any = xxhash.xxh3_128
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, make).hexdigest()
 
 
 @contextlib.contextmanager
