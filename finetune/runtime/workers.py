@@ -37,16 +37,13 @@ def num_workers(alone: bool = False) -> int:
     return max(1, len(os.sched_getaffinity(0)) // local)
 
 
-def forked_map(
-    function: Callable[[Any], R], items: Iterable[Any], workers: int | None = None
-) -> Iterator[R]:
+def forked_map(function: Callable[[Any], R], items: Iterable[Any], workers: int) -> Iterator[R]:
     """Yield the results in order, computed in forked processes.
 
     The function and all that it refers to need not be pickled. It must not use threads of this
     process, such as torch's, or its devices.
     """
     global _work
-    workers = num_workers() if workers is None else workers
     if workers == 1:
         yield from map(function, items)
         return
