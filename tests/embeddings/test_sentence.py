@@ -73,13 +73,11 @@ def texts_of(rows: list[TextExample]) -> list[tuple[str | None, ...]]:
 
 
 def test_texts_for_objectives_without_labels(workdir: Path) -> None:
+    """Texts without pairs are scored with half of their words."""
     for train in ("numbers.jsonl", "texts.txt"):
         _, data = loaded(workdir, "mirror", train, "numbers.jsonl")
         assert sorted(row.text for row in data.splits["train"]) == sorted([*TEXTS, *SHORT])
         assert data.splits["train"][0].label is None
-
-
-def test_texts_without_pairs_are_scored_with_half_of_their_words(workdir: Path) -> None:
     task, data = loaded(workdir, "simcse", "texts.txt")
     for row in data.splits["validation"]:
         words, half = row.text.split(), str(row.pair).split()
@@ -136,11 +134,8 @@ def test_numbers_are_scaled_for_training_only_and_splits_may_differ(workdir: Pat
     assert task.state.metric == "spearman_all"
     assert isinstance(data.splits["validation"][0].label, float)
     assert unmeasured_labels(data) == [], "its cosines are scored"
-
-
-def test_equal_labels_of_pairs_are_said(workdir: Path, tmp_path: Path) -> None:
-    rows = [{"text": f"a {n}", "text_pair": f"b {n}", "label": 1.0} for n in range(9)]
-    _, data = loaded(workdir, "cosine", str(write_jsonl(tmp_path / "equal.jsonl", rows)))
+    write_jsonl(workdir / "equal.jsonl", [{**row, "label": 1} for row in ratings])
+    _, data = loaded(workdir, "cosine", "equal.jsonl")
     assert "warning: all pairs of train have the same label" in " ".join(data.notes)
 
 
@@ -276,7 +271,7 @@ def trained(workdir: Path) -> dict[str, Path]:
     return runs
 
 
-@pytest.mark.parametrize("name", ["cls", "softmax", "cmlm"])
+@pytest.mark.parametrize("name", ["mean", "cls", "softmax", "cmlm"])
 def test_sentence_transformers_has_the_same_vectors(trained: dict[str, Path], name: str) -> None:
     library = pytest.importorskip("sentence_transformers")
     texts = [*TEXTS, "guitar " * 99]  # cut
@@ -287,18 +282,6 @@ def test_sentence_transformers_has_the_same_vectors(trained: dict[str, Path], na
     vectors = np.concatenate([embedding.vectors for embedding in embedder.encode(texts)])
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
     assert embedder.num_cut == 1
-
-
-def test_transformers_has_the_same_vectors(trained: dict[str, Path]) -> None:
-    folder = trained["mean"] / "best"
-    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    padded = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = model(**padded).last_hidden_state
-    mask = padded["attention_mask"][..., None]
-    expected = (hidden * mask).sum(1) / mask.sum(1)
-    vectors = np.concatenate([embedding.vectors for embedding in Embedder(folder).encode(TEXTS)])
-    np.testing.assert_allclose(vectors, expected.numpy(), rtol=0, atol=1e-5)
 
 
 def test_embedder_with_another_pooling_layer_or_unit(trained: dict[str, Path]) -> None:
@@ -407,6 +390,11 @@ def test_a_run_starts_from_another_with_its_pooling(
     assert task.model().pooling == "cls"  # also for objectives without labels
     other, _ = loaded(workdir, "cosine", "numbers.jsonl", pooling="mean", **start)
     assert other.state.pooling == "mean"
+    start["init_from"] = str(trained["cmlm"])  # its masked language model
+    task, _ = loaded(workdir, "cmlm", "texts.txt", **start)
+    saved = AutoModelForMaskedLM.from_pretrained(trained["cmlm"] / "best").state_dict()
+    for name, weight in task.model().model.state_dict().items():
+        torch.testing.assert_close(weight, saved[name], rtol=0, atol=0, msg=name)
 
 
 def test_a_classifier_of_pairs_keeps_the_rows_of_labels_that_stay(
@@ -433,13 +421,3 @@ def test_a_bilstm_is_in_no_file_of_sentence_transformers(workdir: Path, tmp_path
     """It would load the encoder without this layer, and give other vectors."""
     config = config_of(workdir, "cosine", "numbers.jsonl", out=tmp_path / "run", bilstm=True)
     assert not (fx.fit(config).folder / "best" / "modules.json").exists()
-
-
-def test_a_run_of_cmlm_starts_from_its_masked_language_model(
-    trained: dict[str, Path], workdir: Path
-) -> None:
-    start = {"model": None, "init_from": str(trained["cmlm"])}
-    task, _ = loaded(workdir, "cmlm", "texts.txt", **start)
-    saved = AutoModelForMaskedLM.from_pretrained(trained["cmlm"] / "best").state_dict()
-    for name, weight in task.model().model.state_dict().items():
-        torch.testing.assert_close(weight, saved[name], rtol=0, atol=0, msg=name)
