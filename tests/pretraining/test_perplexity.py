@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from finetune.pretraining.perplexity import TextScorer, corpus_measures
+from finetune.pretraining.perplexity import TextScorer
 from tests.command import Outcome, run
 from tests.covering import covering
 from tests.fixtures import checkpoint
@@ -77,18 +77,6 @@ def test_long_texts_in_windows(method: str, monkeypatch: pytest.MonkeyPatch):
     assert scores[1].log_probabilities[0] == pytest.approx(expected, abs=1e-4)
 
 
-def test_corpus_measures():
-    scores = list(TextScorer(checkpoint()).score(TEXTS))
-    total = sum(score.log_likelihood for score in scores)
-    subwords = sum(len(score.subwords) for score in scores)
-    measures = corpus_measures(scores)
-    assert measures["pseudo_perplexity"] == pytest.approx(math.exp(-total / subwords))
-    assert measures["bits_per_character"] == pytest.approx(
-        -total / math.log(2) / sum(map(len, TEXTS))
-    )
-    assert measures["words"] == sum(len(text.split()) for text in TEXTS)
-
-
 def measures_of(done: Outcome) -> dict[str, float]:
     return {row["measure"]: row["value"] for row in json.loads(done.out)}
 
@@ -102,6 +90,11 @@ def test_command_on_texts(tmp_path: Path):
     rows = read_jsonl(output)
     assert [row["text"] for row in rows] == TEXTS
     total = sum(row["log_likelihood"] for row in rows)
+    sums = {name: sum(row[f"num_{name}"] for row in rows) for name in ("subwords", "characters")}
+    assert scores["pseudo perplexity"] == pytest.approx(math.exp(-total / sums["subwords"]))
+    bits = -total / math.log(2) / sums["characters"]
+    assert scores["bits per character"] == pytest.approx(bits)
+    assert scores["words"] == sum(len(text.split()) for text in TEXTS)
     assert scores["log likelihood"] == pytest.approx(total, abs=1e-4)
     shown = run("perplexity", checkpoint(), "--text", "a ጠ", "--method", "word")
     assert "--method word" in shown.out and "a ጠ" in shown.out
