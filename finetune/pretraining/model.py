@@ -138,7 +138,10 @@ class PretrainingModel(MaskedLanguageModel):
             beside = (states.index_select(0, targets[side]) for side in ("left", "right"))
             vectors = self.boundary(*beside, targets["offset"])
             at_boundary = targets["token"].index_select(0, targets["boundary"])
-            boundary = self._scores_of(self._boundary_logits, vectors, at_boundary).loss
+            weights = self._output_layer().weight, self.boundary.bias
+            boundary = self._scores_of(
+                lambda states: F.linear(states, *weights), vectors, at_boundary
+            ).loss
         following = states.new_zeros(0, 2)
         if self.predicts_next:
             base, head = cast("Any", self.model.base_model), cast("Any", self.model.cls)
@@ -158,10 +161,6 @@ class PretrainingModel(MaskedLanguageModel):
 
     def _output_layer(self) -> Any:
         return self.model.get_output_embeddings() or self.model.get_input_embeddings()
-
-    def _boundary_logits(self, vectors: Tensor) -> Tensor:
-        assert self.boundary is not None
-        return F.linear(vectors, self._output_layer().weight, self.boundary.bias)
 
 
 def require_next_sentence(name: str, config: Any) -> None:

@@ -158,28 +158,6 @@ def _targets(copies: FlatSequences) -> dict[str, torch.Tensor]:
     return {"position": torch.from_numpy(begins + position), "token": torch.from_numpy(token)}
 
 
-def corpus_measures(scores: Sequence[TextScore]) -> dict[str, float]:
-    """Compute sums over texts, pseudo-perplexity per subword, and bits per word and character.
-
-    Bits per character compare models of different vocabularies, perplexities do not.
-    """
-    sums = {
-        "texts": len(scores),
-        "subwords": sum(len(score.subwords) for score in scores),
-        "words": sum(len(split_words(score.text)[0]) for score in scores),
-        "characters": sum(len(score.text) for score in scores),
-        "unknown": sum(score.num_unknown for score in scores),
-    }
-    log_likelihood = sum((score.log_likelihood for score in scores), 0.0)
-    bits = -log_likelihood / math.log(2)
-    return sums | {
-        "log_likelihood": log_likelihood,
-        "pseudo_perplexity": math.exp(-log_likelihood / max(1, sums["subwords"])),
-        "bits_per_word": bits / max(1, sums["words"]),
-        "bits_per_character": bits / max(1, sums["characters"]),
-    }
-
-
 def score_texts(command: Perplexity) -> None:
     """Score all texts, write a line for each, and print the measures of the corpus."""
     if command.text:
@@ -199,7 +177,19 @@ def score_texts(command: Perplexity) -> None:
     lines = [_line(row, *islice(by_row, len(row.texts()))) for row in rows]
     if command.out:
         write_rows(command.out, lines)
-    measures = corpus_measures(scores)
+    measures: dict[str, float] = {
+        "texts": len(scores),
+        "subwords": sum(len(score.subwords) for score in scores),
+        "words": sum(len(split_words(score.text)[0]) for score in scores),
+        "characters": sum(len(score.text) for score in scores),
+        "unknown": sum(score.num_unknown for score in scores),
+    }
+    log_likelihood = sum((score.log_likelihood for score in scores), 0.0)
+    per_subword = log_likelihood / max(1, measures["subwords"])
+    measures |= {"log_likelihood": log_likelihood, "pseudo_perplexity": math.exp(-per_subword)}
+    for unit in ("word", "character"):  # which compare models of different vocabularies
+        number = max(1, measures[f"{unit}s"])
+        measures[f"bits_per_{unit}"] = -log_likelihood / math.log(2) / number
     if right := [line["label"] == "first" for line in lines if "label" in line]:
         measures |= {"pairs": len(right), "accuracy": sum(right) / len(right)}
     command.note(f"--method {command.method}")

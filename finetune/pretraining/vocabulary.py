@@ -30,8 +30,13 @@ from finetune.config.values import text_encoding
 from finetune.data.running_text import TextSource, text_sources
 from finetune.data.splitting import sampling_probabilities
 from finetune.data.word_splitting import split_words
+from finetune.models.loading import quiet
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.vocabulary_transfer import transfer
+from finetune.pretraining.vocabulary_transfer import (
+    embedding_weights,
+    subword_vectors,
+    with_vocabulary,
+)
 from finetune.runtime.files import replace_folder, write_text
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
@@ -222,7 +227,23 @@ def write_vocabulary(command: VocabularyCommand) -> None:
             "sources": rows,
         }
         if command.for_ is not None:
-            saved["embeddings"] = transfer(command, **vocabularies, lines=lines(), folder=folder)
+            new, old = vocabularies["new"], vocabularies["old"]
+            vectors = [
+                subword_vectors(*of) for of in zip(command.vectors, (old, new), strict=False)
+            ]
+            if len({of_language.shape[1] for of_language in vectors}) > 1:
+                raise UserError(
+                    "--vectors have different numbers of dimensions: name files in one space."
+                )
+            weights = embedding_weights(old, new, command.init, lines(), vectors)
+            seed = None if command.init == "mean" else command.seed
+            model = with_vocabulary(command.for_, old, new, weights, seed)
+            with quiet():
+                model.save_pretrained(folder)
+            other, copied, averaged = np.bincount(
+                np.diff(weights.indptr).clip(max=2), minlength=3
+            ).tolist()
+            saved["embeddings"] = {"copied": copied, "averaged": averaged, "other": other}
         write_text(folder / "vocabulary.json", json.dumps(saved, indent=2) + "\n")
     print_table(list(rows[0]), [list(row.values()) for row in rows])
     asked = "" if len(tokenizer) == command.size else f" (asked for {command.size:,})"

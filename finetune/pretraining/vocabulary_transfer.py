@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +28,10 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from finetune.data.dataset import DataError
 from finetune.data.files import read_lines
 from finetune.models.families import FAMILIES
-from finetune.models.loading import MissingHead, load_config, load_weights, quiet
+from finetune.models.loading import MissingHead, load_config, load_weights
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import UserError
-
-if TYPE_CHECKING:
-    from finetune.pretraining.commands import VocabularyCommand
 
 NEIGHBORS, TEMPERATURE = 10, 0.1
 """Old subwords that WECHSEL averages, and the temperature of their weights."""
@@ -268,23 +265,3 @@ def with_vocabulary(
 def _vocabulary_weights(model: Any) -> list[Tensor]:
     layers = model.get_input_embeddings(), model.get_output_embeddings()
     return [weight for layer in layers if layer is not None for weight in layer.parameters()]
-
-
-def transfer(
-    command: VocabularyCommand,
-    old: SubwordTokenizer,
-    new: SubwordTokenizer,
-    lines: Iterable[str],
-    folder: Path,
-) -> dict[str, int]:
-    """Write the model with the new vocabulary, and count its embeddings by origin."""
-    vectors = [subword_vectors(*of) for of in zip(command.vectors, (old, new), strict=False)]
-    if len({of_language.shape[1] for of_language in vectors}) > 1:
-        raise UserError("--vectors have different numbers of dimensions: name files in one space.")
-    weights = embedding_weights(old, new, command.init, lines, vectors)
-    seed = None if command.init == "mean" else command.seed
-    model = with_vocabulary(str(command.for_), old, new, weights, seed)
-    with quiet():
-        model.save_pretrained(folder)
-    other, copied, averaged = np.bincount(np.diff(weights.indptr).clip(max=2), minlength=3).tolist()
-    return {"copied": copied, "averaged": averaged, "other": other}
