@@ -22,7 +22,7 @@ from finetune.embeddings.geometry import (
 from finetune.embeddings.vectors import Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.models.encoder import Encoder
-from finetune.types import TokenSequence, UserError
+from finetune.types import TokenSequence
 from tests import fixtures as fx
 from tests import tiny
 from tests.command import run
@@ -77,18 +77,6 @@ def test_figures_of_the_sample() -> None:
     expected = (1 - pdist(z, "cosine")).mean()
     np.testing.assert_allclose(figures["standardized"][-1]["expected_cosine"], expected, atol=1e-5)
     assert len(figures["attention"]["mixing"]) == LAYERS
-
-
-@pytest.mark.parametrize(
-    ("model", "sentence", "message"),
-    [
-        ("bert", "dog " * 70, "72 tokens are too many to show: write a sentence of at most 64"),
-        ("squeezebert", "anna", "--sentence: no analysis of attention: squeezebert models"),
-    ],
-)
-def test_sentences_without_an_analysis(model: str, sentence: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        measure_geometry(embedder(fx.checkpoint(model)), LINES, sentences=[sentence])
 
 
 def test_command(tmp_path: Path) -> None:

@@ -53,9 +53,17 @@ REFUSED = {
     "geometry MODEL --data TEXTS": {
         "--texts 1": "two or more lines of text, not 1",
         "--out x.txt": "one of .html, .json",
+        f"--sentence '{'dog ' * 70}'": "72 tokens are too many to show: write a sentence of at m",
+    },
+    "geometry SQUEEZEBERT --data TEXTS": {
+        "--sentence anna": "--sentence: no analysis of attention: squeezebert models",
     },
     "map MODEL --file TEXTS": {
         "--word die": "map needs --out FILE",
+        "--word '' --out x.json": "'' is not a word",
+        "--word die, --out x.json": "'' is not a word",
+        "--word die/ --out x.json": "'die/' is not a word",
+        "--word die,die/dies --out x.json": "'die' is named twice",
         "--word dye --out x.json": "none of the 50 texts has it",
         "--word die --most 0 --out x.json": "--most must be 1 or more, not 0",
         "--word die --most 2 --out x.json": "needs 3 points or more, not 2",
@@ -103,6 +111,12 @@ REFUSED = {
         "a.txt --out MODEL": "is not empty: name a new folder",
         "a.txt --out new --vectors a.vec a.vec": "--vectors need --for MODEL and --init simil",
         "empty.txt --out new": "there is no text in it",
+        "a.txt --out new --for MODEL --kind bpe": "leave --kind and --lowercase out",
+        "a.txt --out new --for MODEL --lowercase": "leave --kind and --lowercase out",
+        **{
+            f"a.txt --out new --size 6 --kind {kind}": "--size 6 has no room"
+            for kind in ("wordpiece", "bpe", "unigram")
+        },
     },
     "vocabulary a.txt --out new --size 420 --for MODEL": {
         "--vectors a.vec": "--vectors needs two files",
@@ -138,6 +152,6 @@ def test_refusals(
     for name, text in SMALL.items():
         Path(name).write_text(text, "utf-8")
     paths = FILES | {"MODEL": fx.checkpoint(), "ENCODER": encoder}
-    paths["ROBERTA"] = fx.checkpoint("roberta")
+    paths |= {name.upper(): fx.checkpoint(name) for name in ("roberta", "squeezebert")}
     run(*(paths.get(word, word) for word in shlex.split(command))).refused(message)
     assert {path.name for path in tmp_path.iterdir()} == {*SMALL}

@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fx.fit(config_of(out=out, epochs=14.0, eval_every=200)).folder
 
 
-def test_learns_and_scores(run: Path) -> None:
+def test_learns_and_reports(run: Path) -> None:
     metrics = json.loads((run / "metrics.json").read_text())
     assert set(metrics["test"]) == {"mlm_accuracy", "mlm_loss", "perplexity"}
     assert metrics["test"]["mlm_accuracy"] > 0.2
@@ -55,12 +55,8 @@ def test_learns_and_scores(run: Path) -> None:
     assert metrics["test"]["mlm_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
     with pytest.raises(UserError, match="hold their gold"):
         score_predictions(run / "predictions.test.jsonl", str(run / "predictions.test.jsonl"))
-
-
-def test_analysis_comparison_and_report(run: Path) -> None:
     analysis = analyze(str(run))
     assert analysis.run.unit == "sequence"
-    metrics = json.loads((run / "metrics.json").read_text())
     assert analysis.scores == pytest.approx(metrics["test"], abs=1e-4)
     compared = compare_systems(str(run), str(run), options=ComparisonOptions(metric="mlm_loss"))
     assert compared.result.difference.value == 0

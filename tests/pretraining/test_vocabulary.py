@@ -20,7 +20,6 @@ from finetune.pretraining.vocabulary import (
     train_tokenizer,
 )
 from finetune.runtime.progress import Reporter
-from finetune.types import UserError
 from tests.command import run
 from tests.tiny import FAMILIES, tokenizer
 
@@ -124,12 +123,6 @@ def test_coverage_by_hand(tmp_path: Path):
     assert measures["split words"] == pytest.approx(sum(n > 1 for n in subwords) / 4)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_size_without_room(algorithm: str):
-    with pytest.raises(UserError, match="--size 6 has no room"):
-        trained(algorithm, size=6)
-
-
 def test_command(tmp_path: Path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(LINES), encoding="utf-8")
@@ -138,5 +131,3 @@ def test_command(tmp_path: Path):
     assert "asked for 5,000" in done.out
     content = json.loads((tmp_path / "v" / "vocabulary.json").read_text())
     assert content["size"] == len(AutoTokenizer.from_pretrained(tmp_path / "v"))
-    options = ("--out", tmp_path / "w", "--for", "minilm")
-    run("vocabulary", texts, *options, "--kind", "bpe").refused("leave --kind and --lowercase out")

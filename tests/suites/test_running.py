@@ -36,7 +36,7 @@ def metrics(folder: Path, task: str, seed: int) -> dict[str, Any]:
     return found
 
 
-def test_the_table(finished: tuple[Path, Outcome]):
+def test_the_table_and_its_average(finished: tuple[Path, Outcome]):
     folder, outcome = finished
     lines = outcome.out.splitlines()
     lines = lines[lines.index(next(line for line in lines if line.strip() == "Tiny")) :]
@@ -54,11 +54,7 @@ def test_the_table(finished: tuple[Path, Outcome]):
     assert f"| pairs | test | accuracy | {mean:.2f} ± {deviation:.2f} | 2 |" in " ".join(
         (folder / "suite.md").read_text("utf-8").split()
     )
-
-
-def test_the_average_is_the_mean_over_tasks_of_their_means(finished: tuple[Path, Outcome]):
-    folder, _ = finished
-    by_seed = []
+    by_seed = []  # the mean over tasks of their means
     for seed in (1, 2):
         follow, mood, pairs = (metrics(folder, each, seed) for each in ("follow", "mood", "pairs"))
         means = [
