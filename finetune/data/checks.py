@@ -137,7 +137,11 @@ def check_data(
     """
     splits = dataset.splits
     golds = {split: rows.gold_counts() for split, rows in splits.items()}
-    related = _with_relations(splits)
+    related = {
+        split
+        for split, rows in splits.items()
+        if rows.are_words and any(value is not None for value in rows.column("relations"))
+    }
     if related:  # between spans that are given
         for split in splits.keys() - related:
             golds[split] = Counter(), len(splits[split])
@@ -250,15 +254,6 @@ def _consecutive_documents(rows: Examples) -> Iterator[tuple[str, str, int]]:
 
 Golds = Mapping[str, tuple[Counter[str], int]]
 """The counts of labels of each split, and its number of examples without gold."""
-
-
-def _with_relations(splits: _Splits) -> set[str]:
-    words = {split: rows for split, rows in splits.items() if rows.are_words}
-    return {
-        split
-        for split, rows in words.items()
-        if any(value is not None for value in rows.column("relations"))
-    }
 
 
 def _labels(splits: _Splits, golds: Golds, related: Collection[str]) -> Iterator[Finding]:

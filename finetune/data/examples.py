@@ -380,9 +380,9 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
 
     texts = [example.texts() for example in examples]
     flat = list(itertools.chain.from_iterable(texts))
-    joined = normalized = _normalized(flat)
+    joined = compared = normalized(flat)
     if len(flat) > len(texts):
-        parts = iter(normalized)
+        parts = iter(compared)
         joined = ["\x00".join(itertools.islice(parts, len(strings))) for strings in texts]
     owner = np.repeat(np.arange(len(texts)), list(map(len, texts)))
 
@@ -390,8 +390,8 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
         return np.bincount(owner, np.fromiter(numbers, np.float64, len(flat)), len(texts))
 
     shared = map(_shared_text, examples)
-    blank = sums(map(operator.not_, normalized)) > 0
-    words = sums(map(_num_words, flat, normalized))
+    blank = sums(map(operator.not_, compared)) > 0
+    words = sums(map(_num_words, flat, compared))
     cls = type(examples[0]) if examples else TextExample
     if cls is ChoiceQuestion:  # which needs no context
         choices = map(attrgetter("choices"), examples)
@@ -417,12 +417,8 @@ def _shared_text(example: Example) -> str | None:
     return example.pair if isinstance(example, Question) else None
 
 
-def normalized_texts(example: Example) -> tuple[str, ...]:
-    """Convert the texts of an example to one form of case, width and white space."""
-    return tuple(_normalized(example.texts()))
-
-
-def _normalized(texts: Iterable[str]) -> list[str]:
+def normalized(texts: Iterable[str]) -> list[str]:
+    """Convert texts to one form of case, width and white space."""
     return [
         " ".join((text.lower() if text.isascii() else normalize("NFKC", text).casefold()).split())
         for text in texts

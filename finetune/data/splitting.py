@@ -1,7 +1,7 @@
 """Held-out validation data, folds, leaks and mixtures.
 
 Examples of one document (questions about one context), and examples with equal texts
-(``normalized_texts``; for pairs both texts), form a group, which is never divided. Groups are
+(``normalized``; for pairs both texts), form a group, which is never divided. Groups are
 assigned label by label, the rarest label first, as in iterative stratification (Sechidis, Tsoumakas
 & Vlahavas, 2011, "On the Stratification of Multi-Label Data"), which serves one label, several
 labels, tags and spans alike.
