@@ -14,6 +14,9 @@ WINDOW_OVERLAP = 64
 """Number of tokens that neighboring windows of a long text share, unless it is half of them."""
 WordIds = list[list[int]]
 """The ids of the subwords of each word."""
+WithContext = Callable[[TokenExample, WordIds, int], tuple[int, WordIds]]
+"""Adds up to a number of subwords of its context around the words of an example; returns the number
+of words before it, and all words."""
 
 
 class Window(NamedTuple):
@@ -66,7 +69,7 @@ def encode_words(
     overlap: int,
     *,
     core_only: bool,
-    in_context: Callable[[TokenExample, WordIds, int], TokenSequence] | None = None,
+    with_context: WithContext | None = None,
 ) -> tuple[list[list[TokenSequence]], int]:
     """Encode each example into windows, without targets, and count the words that were cut.
 
@@ -77,8 +80,7 @@ def encode_words(
         overlap: Number of subwords that neighboring windows share.
         core_only: Each window has only its core words; otherwise windows share the words in which
             they overlap.
-        in_context: Encodes an example that fits into one window, of these words, with room for a
-            number of subwords of its context.
+        with_context: Adds context to an example that fits into one window.
     """
     room = tokenizer.room(max_length)
     result, num_cut = [], 0
@@ -90,8 +92,10 @@ def encode_words(
             words = [word[:room] for word in words]
             counts = list(map(len, words))
         text_windows = windows(counts, room, overlap)
-        if in_context and len(text_windows) == 1 and words:
-            result.append([in_context(example, words, room - sum(counts))])
+        if with_context and len(text_windows) == 1 and words:
+            first, everything = with_context(example, words, room - sum(counts))
+            window = Window(0, len(everything), first, first + len(words))
+            result.append([encode_window(tokenizer, example.id, everything, window, shift=first)])
         else:
             result.append(
                 [

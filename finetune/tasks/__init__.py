@@ -96,14 +96,12 @@ def saved_task(folder: str | Path) -> Task:
         )
     name = content["task"]
     task = task_class(name)
+    hints = get_type_hints(task.state_class)
     extra: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in content["extra"].items()
+        if name in hints  # others are of old runs
     }
-    hints = get_type_hints(task.state_class)
-    extra = {
-        name: value for name, value in extra.items() if name in hints
-    }  # others are of old runs
     check_types(path, extra, {name: hints[name] for name in extra})
     try:
         config = _saved_config(path, CONFIGS[name], content["config"])

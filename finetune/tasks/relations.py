@@ -148,7 +148,7 @@ class RelationTask(WordTask):
         return list(_pairs(self.state.config, self.state.related, example.spans))
 
     def _sequences(self, examples: Sequence[TokenExample]) -> SequencesOfExamples:
-        neighbors, tokenizer = self._neighbors(examples), self.tokenizer
+        with_context, tokenizer = self._with_context(examples), self.tokenizer
         subwords = tokenizer.word_subwords([example.words for example in examples])
         room = tokenizer.room(self.state.max_length)
         begin = len(tokenizer.single.prefix)
@@ -164,8 +164,8 @@ class RelationTask(WordTask):
                         f"words between the {size} tokens of the markers: raise it."
                     )
                 around, first = words, 0
-                if neighbors and (spare := room - size - sum(map(len, words))) > 0:
-                    first, around = self._in_context(example, words, neighbors, spare)
+                if with_context and (spare := room - size - sum(map(len, words))) > 0:
+                    first, around = with_context(example, words, spare)
                 subject, object = (
                     s._replace(start=s.start + first, end=s.end + first) for s in pair
                 )
@@ -193,10 +193,8 @@ class RelationTask(WordTask):
         return notes
 
     def _targets(self, sequences: FlatSequences) -> dict[str, torch.Tensor]:
-        state = self.state
-        weights = state.class_weights and (1.0, *state.class_weights)
-        targets = super()._targets(sequences)
-        return targets | loss_targets(weights)
+        weights = self.state.class_weights
+        return super()._targets(sequences) | loss_targets(weights and (1.0, *weights))
 
     def model(self, folder: str | Path | None = None) -> RelationClassifier:
         return self._load(

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
-from finetune.evaluation.runs import CHECKSUMS, damaged_file, write_checksums
+from finetune.evaluation.runs import damaged_file, write_checksums
 from finetune.models.adapters import plain_layers, save_adapter_state
 from finetune.models.master_weights import MasterWeights
 from finetune.tasks import save_task
@@ -72,8 +72,7 @@ def save_checkpoint(
     save_file(tensors, str(folder / OPTIMIZER))
     text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"
     (folder / STATE).write_text(text, encoding="utf-8")
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    write_checksums(folder, [path for path in paths if path != folder / CHECKSUMS])
+    write_checksums(folder, [path for path in folder.rglob("*") if path.is_file()])
 
 
 def load_checkpoint(folder: Path, masters: MasterWeights, optimizer: Optimizer) -> TrainerState:
