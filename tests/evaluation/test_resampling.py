@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -119,14 +118,11 @@ FORMS = {
 
 
 def chosen(run: Tables, which: Sequence[int]) -> Tables:
-    sides = run.gold, run.predicted, run.predictions, run.examples
-    return scored_as(run, *([side[i] for i in which] for side in sides))
-
-
-def scored_as(
-    run: Tables, gold: list, predicted: list, predictions: list, examples: Sequence[Any]
-) -> Tables:
-    """Other values, as those of a run of their own."""
+    """Some of the examples, as those of a run of their own."""
+    gold, predicted, predictions, examples = (
+        [side[i] for i in which]
+        for side in (run.gold, run.predicted, run.predictions, run.examples)
+    )
     fields = {"schemes": run.schemes} if run.schemes != (None, None) else {}
     fields |= {"positive": run.positive} if run.positive else {}
     type = TYPES["tags"] if run.type.name == "plain tags" else run.type
@@ -216,27 +212,6 @@ COUNTS = {
     *(f"span_{rate}_strict:{name}" for rate in ("f1", "recall") for name in "XY"),
 }
 """What is no metric, or none where a name, a group or a probability does not occur."""
-
-
-@pytest.mark.parametrize("form", few(FORMS, "labels", "number", "other scheme", "spans"))
-def test_swapped_answers_score_as_they_would_in_a_file(form: str):
-    @quick
-    @given(FORMS[form], st.integers(0, 2**32))
-    def check(runs: tuple[Tables, Tables], seed: int) -> None:
-        size = len(runs[0].gold)
-        swaps = np.random.default_rng(seed).integers(0, 2, size=size)
-        ours = [
-            [getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
-            for side in ("predicted", "predictions")
-        ]
-        swapped = scored_as(runs[0], runs[0].gold, *ours, runs[0].examples)
-        scores = scores_of(swapped, names_of(runs))
-        weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
-        for name, (first, second) in metrics_of(runs).items():
-            value = first.concatenate(second).values(weights)[0]
-            assert value == pytest.approx(scores.get(name, value), abs=1e-9), name
-
-    check()
 
 
 @quick
