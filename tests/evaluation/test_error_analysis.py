@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.data import read_tokens
 from finetune.evaluation.decisions import Decisions
 from finetune.evaluation.error_analysis import (
     ErrorCase,
@@ -20,7 +19,6 @@ from finetune.evaluation.error_analysis import (
 )
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.prediction_types.spans import MATCHES as CATEGORIES
-from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
     ChoicePrediction,
     ChoiceQuestion,
@@ -32,7 +30,6 @@ from finetune.types import (
     TokenPrediction,
 )
 from tests.command import run
-from tests.runs import write_predictions
 from tests.small_data import write_jsonl
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC")
@@ -113,18 +110,11 @@ def test_entities(workdir: Path):
     assert share / sum(each["number"] for each in bins) == pytest.approx(scores["tag_accuracy"])
 
 
-def test_a_run_folder_knows_gold_and_training_data(workdir: Path):
-    folder = workdir / "run"
-    write_jsonl(workdir / "data" / "train.jsonl", tagged(30, 30))
-    write_jsonl(workdir / "data" / "test.jsonl", tagged(12, 12))
-    splits = read_tokens("data").splits
-    write_predictions(folder / "predictions.test.jsonl", answers(tagged(12, 12)), splits["test"])
-    TrainingVocabulary.of(splits["train"]).save(folder)
-    found = analysed(folder)
-    assert found["num_examples"] == 12 and found["tables"]["in training"]
-    shown = run("report", folder, "--format", "table")
-    assert shown.code == 0 and "By occurrence in the training data" in shown.out
-    assert "\x1b" not in shown.out
+def test_text_for_reading_has_no_colors_and_is_of_one_run(workdir: Path):
+    write_jsonl(workdir / "gold.jsonl", tagged(12, 12))
+    write_jsonl(workdir / "pred.jsonl", answers(tagged(12, 12)))
+    shown = run("report", *FILES, "--train", "gold.jsonl", "--format", "table").ok()
+    assert "By occurrence in the training data" in shown.out and "\x1b" not in shown.out
     for name in ("seed-1", "seed-2"):
         (workdir / "runs" / name).mkdir(parents=True)
         write_jsonl(workdir / "runs" / name / "predictions.test.jsonl", answers(tagged(12, 12)))

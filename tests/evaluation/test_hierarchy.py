@@ -129,22 +129,6 @@ def test_every_command_knows_the_levels(tmp_path: Path, several: bool) -> None:
     run("thresholds", out, *goal, "--dry-run").ok()
 
 
-def test_folds_and_few_shot_know_the_levels(tmp_path: Path) -> None:
-    data = written(tmp_path / "data")
-    settings = {"label_separator": "/", "steps": 2}
-    run(
-        *fx.words("classify", tmp_path / "folds", data=data / "train.jsonl", **settings),
-        "--folds",
-        "2",
-    ).ok()
-    scores = json.loads((tmp_path / "folds" / "folds.json").read_text())["metrics"]["test"]
-    assert {"hierarchical_f1", "accuracy_level:1", "macro_f1_level:2"} <= {*scores}
-    few = {"few_shot": True, "per_class": 2, "validation": "none", "batch_size": 2}
-    fx.train("classify", tmp_path / "few", data=data, **settings, **few).ok()
-    saved = json.loads((tmp_path / "few" / "metrics.json").read_text())["test"]
-    assert "hierarchical_f1" in saved
-
-
 @pytest.mark.parametrize(
     ("label", "other", "separator", "message"),
     [

@@ -15,7 +15,6 @@ from finetune.evaluation.decisions.label_thresholds import (
     cross_fitted,
     table_of,
 )
-from finetune.evaluation.prediction_types import scores_of
 from finetune.types import TextExample, UserError
 
 NAMES = ("a", "b", "c")
@@ -40,13 +39,7 @@ def several_labels(seed: int, number: int = 24) -> LabelProbabilities:
 
 
 def score(data: LabelProbabilities, metric: str, thresholds: list[float]) -> float:
-    decided = data.scores >= np.array(thresholds)
-    if len(data.columns) == 1:
-        predicted: list = ["yes" if row[0] else "no" for row in decided]
-        gold = [label for (label,) in data.gold]
-        return scores_of("label", gold, predicted, labels=data.names, positive="yes")[metric]
-    predicted = [tuple(np.array(NAMES)[row].tolist()) for row in decided]
-    return scores_of("labels", data.gold, predicted, labels=NAMES)[metric]
+    return data.value(metric, np.array(thresholds))
 
 
 def all_cuts(scores: np.ndarray) -> list[float]:

@@ -291,29 +291,21 @@ def test_a_metric_that_cannot_be_counted(tmp_path: Path):
     )
 
 
-def test_curves_leave_out_undefined_values(tmp_path: Path):
-    folder = tag_run(tmp_path / "run")
-    with (folder / "log.jsonl").open("a") as file:
-        file.write('{"step": 21, "loss": NaN, "gradient_norm": Infinity}\n')
-        file.write('{"step": 21, "split": "validation", "accuracy": NaN}\n')
-    page = reported(folder)
-    assert "nan" not in page.text
-
-
-def write_log(folder: Path, lines: list[dict]) -> None:
-    data.write_jsonl(folder / "log.jsonl", lines)
-
-
-def test_the_main_metric_is_drawn(tmp_path: Path):
-    folder = tag_run(tmp_path / "run")
+def test_the_main_metric_is_drawn_where_it_is_defined(tmp_path: Path):
+    folder, path = tag_run(tmp_path / "run"), tmp_path / "run" / "log.jsonl"
     scores = {"span_precision_conll": 0.9, "span_f1_conll": 0.5, "tag_accuracy": 0.8}
     lines = [{"step": n, "split": "validation", **scores} for n in (1, 2)]
-    write_log(folder, lines)
-    assert len(labels_of_charts(reported(folder), "span_f1_conll on validation")) == 1
+    data.write_jsonl(path, lines)
+    with path.open("a") as file:
+        file.write('{"step": 21, "loss": NaN, "gradient_norm": Infinity}\n')
+        file.write('{"step": 21, "split": "validation", "span_f1_conll": NaN}\n')
+    page = reported(folder)
+    assert len(labels_of_charts(page, "span_f1_conll on validation")) == 1
+    assert "nan" not in page.text
     other = shutil.copytree(folder, tmp_path / "other")
     page = reported(folder, other, "--out", tmp_path / "both.html")
     assert len(labels_of_charts(page, "span_f1_conll on validation")) == 1
-    write_log(folder, lines[:1])
+    data.write_jsonl(path, lines[:1])
     assert not labels_of_charts(reported(folder), ""), "one point is no curve"
 
 
@@ -387,6 +379,10 @@ def test_wrong_arguments_are_refused(tmp_path: Path):
     run("report", folder, "--examples", "-1").refused("--examples")
     run("report", folder, "--gold", "b").refused("--gold applies to the analysis")
     run("report", folder, "b", "--format", "csv").refused("several runs are compared on a page")
+    run("report", folder, "--split", "zz").refused(
+        f"--split zz: {folder}: no predictions of the split 'zz' (there are test): nothing was"
+    )
+    assert not (folder / "report.html").exists()
 
 
 def test_several_runs_on_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -453,16 +449,3 @@ def test_training_ends_with_a_report(tmp_path: Path):
     before = (tmp_path / "run" / "report.html").read_bytes()
     assert run("report", tmp_path / "run").code == 0
     assert (tmp_path / "run" / "report.html").read_bytes() == before, "written the same"
-
-
-def test_a_split_without_predictions_keeps_the_page(tmp_path: Path):
-    folder = label_run(tmp_path / "run")
-    reported(folder)
-    before = (folder / "report.html").read_bytes()
-    outcome = run("report", folder, "--split", "zz")
-    assert outcome.code == 2
-    assert outcome.err == (
-        f"error: --split zz: {folder}: no predictions of the split 'zz' (there are test): nothing "
-        "was written.\n"
-    )
-    assert (folder / "report.html").read_bytes() == before

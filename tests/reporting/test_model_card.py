@@ -118,8 +118,11 @@ def test_push_a_run(signed_in: Hub, workdir: Path, tmp_path: Path):
 
 
 def test_push_later(signed_in: Hub, workdir: Path):
+    folder = signed_in.model("ana/names")  # whose files are kept
+    (folder / "modules.json").write_text("{}")
     outcome = run("push", workdir / "ner", "ana/names", "--private", "--yes")
     assert (outcome.code, outcome.out) == (0, f"pushed: {signed_in.url}/ana/names\n")
+    assert (folder / "modules.json").is_file() and (folder / "model.safetensors").is_file()
     assert signed_in.private == {"ana/names"}
     assert b'finetune.load("ana/names")' in uploaded(signed_in, "ana/names")["README.md"]
     (workdir / "ner" / "best" / "README.md").unlink()
@@ -213,16 +216,6 @@ def test_a_push_that_fails_keeps_the_model(
     signed_in.faults.clear()
     run("push", folder, "lab/names", "--private", "--yes").ok()
     assert uploaded(signed_in, "lab/names")
-
-
-def test_a_push_keeps_what_was_there(signed_in: Hub, workdir: Path):
-    folder = signed_in.model("lab/names")
-    (folder / "1_Pooling").mkdir()
-    for name in ("modules.json", "1_Pooling/config.json", ".gitattributes"):
-        (folder / name).write_text("{}")
-    outcome = run("push", workdir / "ner", "lab/names", "--yes")
-    assert outcome.code == 0
-    assert (folder / "modules.json").is_file() and (folder / "model.safetensors").is_file()
 
 
 def test_the_license_is_that_of_the_base_model(signed_in: Hub, workdir: Path, tmp_path: Path):
