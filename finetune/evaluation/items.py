@@ -149,8 +149,7 @@ class Items:
         return self.take(np.array([value is not None for value in self.predicted], bool))
 
 
-def equal_pairs(gold: set[Any], predicted: set[Any]) -> list[tuple[Any, Any]]:
-    """Pair equal values of two sets: gold in order, then predictions without gold."""
+def _equal_pairs(gold: set[Any], predicted: set[Any]) -> list[tuple[Any, Any]]:
     of_gold = [(value, value if value in predicted else None) for value in sorted(gold)]
     return [*of_gold, *((None, value) for value in sorted(predicted - gold))]
 
@@ -159,9 +158,12 @@ def set_items(
     gold: Iterable[Collection[Any]],
     predicted: Iterable[Collection[Any]],
     scores_by_example: Sequence[Mapping[Any, float]] = (),
-    pairs_of: Callable[[set[Any], set[Any]], Iterable[tuple[Any, Any]]] = equal_pairs,
+    pairs_of: Callable[[set[Any], set[Any]], Iterable[tuple[Any, Any]]] = _equal_pairs,
 ) -> Items:
-    """Make an item of each pair of the two sets of each example, with the scores of the example."""
+    """Make an item of each pair of the two sets of each example, with the scores of the example.
+
+    By default gold is paired with the equal prediction, and other predictions follow alone.
+    """
     sides = enumerate(zip(map(set, gold), map(set, predicted), strict=True))
     rows = [(index, *pair) for index, both in sides for pair in pairs_of(*both)]
     example, of_gold, answers = list(zip(*rows, strict=True)) or ((), (), ())

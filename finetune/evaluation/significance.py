@@ -64,14 +64,6 @@ class Counts:
         """The number of units."""
         return len(self.rows) if self.unit is None else int(self.unit.max()) + 1
 
-    @property
-    def is_rate(self) -> bool:
-        """True if the score is the share of the units that are right."""
-        single = self.unit is None and self.rows.ndim == 2
-        if self.value is not metrics.mean or not single:
-            return False
-        return bool((self.rows[:, 1] == 1).all() and np.isin(self.rows[:, 0], (0, 1)).all())
-
     def values(self, weights: np.ndarray) -> np.ndarray:
         """Score resamples in which unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
         if self.unit is not None:
@@ -395,8 +387,14 @@ def _estimate(
     (means,), _ = _trained_again([observed], [resampled], seed)
     value, low, high = _interval(float(observed.mean()), means)
     units = runs[0].num_units
-    rare = all(run.is_rate for run in runs) and min(value, 1 - value) * units < _FEWEST
-    if limits == (0.0, 1.0) and (rare or low == high):
+    is_rate = all(  # the share of units that are right
+        (run.unit is None and run.value is metrics.mean)
+        and (run.rows[:, 1] == 1).all()
+        and np.isin(run.rows[:, 0], (0, 1)).all()
+        for run in runs
+    )
+    is_rare = is_rate and min(value, 1 - value) * units < _FEWEST
+    if limits == (0.0, 1.0) and (is_rare or low == high):
         squared = Z**2 / units
         middle = (value + squared / 2) / (1 + squared)
         half = math.sqrt(squared * (value * (1 - value) + squared / 4)) / (1 + squared)

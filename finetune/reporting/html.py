@@ -29,7 +29,6 @@ from finetune.reporting.rendering import (
     Bar,
     Chart,
     PageTable,
-    Points,
     Ranges,
     Section,
     chart,
@@ -227,7 +226,11 @@ def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
     }
     curves = []
     for caption, key in key_of.items():
-        series = [(name, points) for name, log in logs if len(points := _points(log, key)) > 1]
+        series = []
+        for name, log in logs:
+            defined = [line for line in log if math.isfinite(line.get(key, math.nan))]
+            if len(defined) > 1:
+                series.append((name, [(line["step"], line[key]) for line in defined]))
         ends = "; ".join(
             f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
             f"at step {points[-1][0]}"
@@ -237,10 +240,6 @@ def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
             label = f"{caption}. {ends}"
             curves.append(chart(caption, "step", label=label, lines=series))
     return curves
-
-
-def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
-    return [(line["step"], line[key]) for line in lines if math.isfinite(line.get(key, math.nan))]
 
 
 def _tables(analysis: Analysis, of_classes: bool) -> Section:

@@ -9,7 +9,7 @@ over the labels that occur: the official score of SemEval-2010 task 8 if each se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -24,7 +24,6 @@ from finetune.data.tokens import read_gold
 from finetune.evaluation import metrics
 from finetune.evaluation.items import (
     Classes,
-    Items,
     PredictionType,
     Tables,
     Wording,
@@ -39,7 +38,26 @@ from finetune.types import Relation, RelationPrediction, TokenExample
 def _with_items(tables: Tables) -> Tables:
     scores_by_relation = [dict(zip(p.relations, p.scores, strict=True)) for p in tables.predictions]
     items = set_items(tables.gold, tables.predicted, scores_by_relation)
-    columns = {"category": _categories(items, tables.gold, tables.predicted)}
+    # the other side may have a relation that differs in label, direction or type of a span only
+    near = [
+        [{(*r.subject[:2], *r.object[:2]): r for r in relations} for relations in side]
+        for side in (tables.gold, tables.predicted)
+    ]
+    categories = []
+    for index, right, answer in zip(items.example, items.gold, items.predicted, strict=True):
+        relation, other = (answer, near[0]) if right is None else (right, near[1])
+        one, two = relation.subject[:2], relation.object[:2]
+        same, turned = other[index].get((*one, *two)), other[index].get((*two, *one))
+        category = "false positive" if right is None else "miss"
+        if same is not None and same.label == relation.label:
+            category = "type of a span"
+        elif same is not None:
+            pair = (relation, same) if answer is None else (same, relation)
+            category = f"{pair[0].label} taken for {pair[1].label}"
+        elif turned is not None and turned.label == relation.label:
+            category = "direction"
+        categories.append(category)
+    columns = {"category": np.array(categories, object)}
     return replace(tables, items=replace(items, columns=columns))
 
 
@@ -59,52 +77,21 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> Relatio
         check_words(where, words, example)
     sentence, spans = TokenRow(tuple(words), where), row.get("spans") or ()
     read_relations(row["relations"], where, spans, sentence)  # all of them, for its messages
+    of_row, of_gold = (
+        list(pairwise(accumulate(map(len, side), initial=0))) for side in (words, example.words)
+    )
     score_of = dict[Relation, float]()
     for values in row["relations"]:
         (relation,) = read_relations([values], where, spans, sentence)
         if words != [*example.words]:
-            relation = _in_words_of_gold(relation, words, where, example)
+            reached, misaligned = chars_to_words(of_gold, words_to_chars(of_row, relation[:2]))
+            if misaligned:
+                check_words(where, words, example)
+            relation = Relation(reached[0], reached[1], relation.label)
         score_of[relation] = probability(values.get("score"))
     relations = sorted(score_of)
     scores = tuple(score_of[relation] for relation in relations)
     return RelationPrediction(example.id, example.words, (), tuple(relations), scores)
-
-
-def _in_words_of_gold(
-    relation: Relation, words: Sequence[str], where: str, example: TokenExample
-) -> Relation:
-    predicted, gold = (
-        list(pairwise(accumulate(map(len, side), initial=0))) for side in (words, example.words)
-    )
-    reached, misaligned = chars_to_words(gold, words_to_chars(predicted, relation[:2]))
-    if misaligned:
-        check_words(where, words, example)
-    return Relation(reached[0], reached[1], relation.label)
-
-
-def _categories(
-    items: Items, gold: Sequence[Sequence[Relation]], predicted: Sequence[Sequence[Relation]]
-) -> np.ndarray:
-    # the other side may have a relation that differs in label, direction or type of a span only
-    near = [
-        [{(*r.subject[:2], *r.object[:2]): r for r in relations} for relations in side]
-        for side in (gold, predicted)
-    ]
-    categories = []
-    for index, right, answer in zip(items.example, items.gold, items.predicted, strict=True):
-        relation, other = (answer, near[0]) if right is None else (right, near[1])
-        one, two = relation.subject[:2], relation.object[:2]
-        same, turned = other[index].get((*one, *two)), other[index].get((*two, *one))
-        category = "false positive" if right is None else "miss"
-        if same is not None and same.label == relation.label:
-            category = "type of a span"
-        elif same is not None:
-            pair = (relation, same) if answer is None else (same, relation)
-            category = f"{pair[0].label} taken for {pair[1].label}"
-        elif turned is not None and turned.label == relation.label:
-            category = "direction"
-        categories.append(category)
-    return np.array(categories, object)
 
 
 RELATIONS = PredictionType(
