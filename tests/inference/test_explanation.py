@@ -240,10 +240,8 @@ def test_a_sentence_without_spans_has_no_vector() -> None:
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fx.trained("nli")
     words = "predict", folder, "--text", "a man plays", "--pair", "the dog saw it"
-    found = json.loads(
-        run(*words, "--explain", "--out", tmp_path / "out.jsonl").ok()
-        and (tmp_path / "out.jsonl").read_text()
-    )
+    run(*words, "--explain", "--out", tmp_path / "out.jsonl").ok()
+    found = json.loads((tmp_path / "out.jsonl").read_text())
     (reason,) = found["explanation"]
     assert reason["label"] == found["label"] and reason["words"] == ["a", "man", "plays"]
     assert reason["pair_words"] == ["the", "dog", "saw", "it"] and len(reason["pair_scores"]) == 4

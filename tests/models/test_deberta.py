@@ -1,4 +1,4 @@
-"""DeBERTa v2 (v3) on a packed row: all options of the configuration, lengths, dropout."""
+"""DeBERTa v2 (v3) on a packed row: all options of the configuration, lengths, dropout; MPNet."""
 
 from __future__ import annotations
 
@@ -77,6 +77,11 @@ def test_options(types: list[str], shared: bool) -> None:
 )
 def test_further_options(changes: dict, lengths: tuple[int, ...]) -> None:
     assert_equals_plain(lengths, **changes)
+
+
+@pytest.mark.parametrize("lengths", [(200, 17, 170), (140, 140), (1, 2), (16, 16), (31, 33)])
+def test_distances_of_mpnet_share_buckets(lengths: tuple[int, ...]) -> None:
+    assert_equals_plain(lengths, "mpnet", max_position_embeddings=256)
 
 
 def test_sequences_of_one_token() -> None:

@@ -1,4 +1,4 @@
-"""Bi-encoder and poly-encoder: textbook form, independence of the batch, dropout, saving."""
+"""Classifiers of two texts that are read apart, and of two spans: their textbook form."""
 
 from __future__ import annotations
 
@@ -80,3 +80,30 @@ def test_another_class_names_what_loads_it(tmp_path: Path):
     head_of("bert", "bi").save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"no trained head .*: finetune\.load reads it"):
         SequenceClassifier.from_pretrained(tmp_path)
+
+
+RELATED = [  # ids, rows of subject and object
+    ([2, 7, 12, 9, 14, 15, 3], 1, 3),
+    ([2, 9, 12, 13, 7, 3], 4, 1),
+    ([2, 7, 9, 3], 1, 2),
+    ([2, 20, 21, 22, 9, 7, 7, 3], 5, 4),
+]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_relations_are_those_of_the_paper(family: str):
+    head = tiny_head("relations", family)
+    reference = copy.deepcopy(head)
+    made = [
+        TokenSequence(number, ids, None, [*sorted((subject, object)), len(ids)])
+        for number, (ids, subject, object) in enumerate(RELATED)
+    ]
+    logits = head(pack(made))
+    states = [reference.model(torch.tensor([ids])).last_hidden_state[0] for ids, *_ in RELATED]
+    expected = torch.stack(
+        [
+            reference.classifier(torch.cat([hidden[subject], hidden[object]]))
+            for hidden, (_, subject, object) in zip(states, RELATED, strict=True)
+        ]
+    )
+    assert_equal(logits, expected, head, reference, 1e-10)

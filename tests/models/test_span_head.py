@@ -42,12 +42,6 @@ def sequences(head: SpanClassifier) -> list[TokenSequence]:
     return made
 
 
-def naive_words(head: SpanClassifier, batch: Batch) -> Tensor:
-    """Vectors of words [W, H], one word at a time."""
-    hidden = head.encoder(batch)
-    return torch.stack([hidden[row] for row in batch.words.tolist()])
-
-
 def naive_spans(batch: Batch, max_width: int) -> list[tuple[int, int]]:
     """First word and word after the last of each candidate, among all words of the batch."""
     positions, begin = [], 0
@@ -61,7 +55,8 @@ def naive_spans(batch: Batch, max_width: int) -> list[tuple[int, int]]:
 
 def naive(head: SpanClassifier, batch: Batch) -> Tensor:
     """Equations 11.21 to 11.26 as they are written: gather, concatenate, feed forward."""
-    words, scorer = naive_words(head, batch), head.scorer
+    hidden, scorer = head.encoder(batch), head.scorer
+    words = torch.stack([hidden[row] for row in batch.words.tolist()])
     positions = naive_spans(batch, head.config.max_width)
     starts, ends = scorer.start_network(words), scorer.end_network(words)
     contents = []

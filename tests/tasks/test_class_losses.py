@@ -1,4 +1,4 @@
-"""Losses over classes against hand-written ones and torch's."""
+"""Losses over classes, also of a student, against hand-written ones and torch's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch.distributions import Bernoulli, Categorical, kl_divergence
 from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig
@@ -16,6 +17,7 @@ from finetune.tasks.class_losses import (
     loss_targets,
     vote_losses,
 )
+from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.types import IGNORED
 
 LABELS, COUNTS = ["a", "b", "c"], {"a": 70, "b": 20, "c": 10}
@@ -130,3 +132,21 @@ def test_loss_of_votes_is_the_mean_over_votes(loss: str, smoothing: float) -> No
     torch.testing.assert_close(losses, expected)
     expected = sum(SHARES[:, c] * weight for c, (_, weight) in enumerate(each))
     torch.testing.assert_close(sums, expected)
+
+
+def draws(*shape: int, seed: int = 1) -> torch.Tensor:
+    chance = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(*shape, dtype=torch.double, generator=chance)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_divergences_from_a_teacher_and_gradients_are_those_of_torch(temperature: float) -> None:
+    own, teacher = draws(7, 3).requires_grad_(), draws(7, 3, seed=2)
+    for ours, distribution in ((class_divergence, Categorical), (label_divergence, Bernoulli)):
+        found = ours(own, teacher, temperature)
+        p, q = (distribution(logits=each / temperature) for each in (teacher, own))
+        expected = temperature**2 * kl_divergence(p, q)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        gradients = [torch.autograd.grad(each.sum(), own)[0] for each in (found, expected)]
+        torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
+        assert (ours(teacher, teacher, temperature) == 0).all()

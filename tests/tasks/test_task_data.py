@@ -189,24 +189,17 @@ def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
     assert task.score(dataset.splits["test"], [perfect])["span_recall_conll"] == 0.5
 
 
-def test_limit_is_noted_and_keeps_the_labels(runs: Runs) -> None:
+def test_limit_is_noted_and_keeps_the_labels(runs: Runs, tmp_path: Path) -> None:
     task, dataset = runs.task("single", limit=3)
     assert len(dataset.splits["train"]) == 3
     assert len(dataset.splits["validation"]) == 8
     assert list(task.state.labels) == ["neg", "pos"], "labels are those of all training data"
     assert any("--limit: the first 3 of 8 examples of train" in n for n in dataset.notes)
-
-
-def test_limit_that_leaves_one_label_is_noted(runs: Runs, tmp_path: Path) -> None:
     rows = [{"text": f"a man number {i}", "label": "ba"[i // 15]} for i in range(30)]
-    _task, dataset = runs.task(
-        "single", data=splits(tmp_path, train=rows, validation=rows), limit=10
-    )
-    assert any("no label but 'b': the data are sorted" in note for note in dataset.notes)
-    _, more = runs.task(
-        "single", data=splits(tmp_path / "b", train=rows, validation=rows), limit=20
-    )
-    assert not any("sorted" in note for note in more.notes)
+    data = splits(tmp_path, train=rows, validation=rows)
+    for limit, is_noted in ((10, True), (20, False)):  # which leaves one label, or both
+        notes = runs.task("single", data=data, limit=limit)[1].notes
+        assert any("no label but 'b': the data are sorted" in note for note in notes) == is_noted
 
 
 def test_both_validation_sets_of_mnli_are_scored(runs: Runs, tmp_path: Path) -> None:
