@@ -113,17 +113,14 @@ def export_onnx(
     with replace_folder(output.resolve()) as fresh:
         save_task(task, fresh)
         model.config.save_pretrained(fresh)
-        (fresh / SETTINGS).write_text(_settings(task, model), encoding="utf-8")
-        license_text = packaged_path("LICENSE").read_text(encoding="utf-8")
-        for name, text in {**package_files(), "LICENSE": license_text}.items():
-            path = fresh / PREDICTOR / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        versions = (
-            f"{name}=={importlib.metadata.version(name)}\n"
-            for name in ("numpy", "onnxruntime", "tokenizers")
-        )
-        (fresh / "requirements.txt").write_text("".join(versions), encoding="utf-8")
+        files = {f"{PREDICTOR}/{name}": text for name, text in package_files().items()}
+        files[f"{PREDICTOR}/LICENSE"] = packaged_path("LICENSE").read_text(encoding="utf-8")
+        needed = ("numpy", "onnxruntime", "tokenizers")
+        versions = (f"{name}=={importlib.metadata.version(name)}\n" for name in needed)
+        files |= {SETTINGS: _settings(task, model), "requirements.txt": "".join(versions)}
+        (fresh / PREDICTOR).mkdir()
+        for name, text in files.items():
+            (fresh / name).write_text(text, encoding="utf-8")
         before_graph = {*fresh.iterdir()}
         try:
             inputs, line = _export(task, model, fresh)
