@@ -51,14 +51,8 @@ def test_equal_to_all_pairs(index: int) -> None:
     np.testing.assert_allclose(layer["shares"][3], top[:3].sum() / top.sum())
 
 
-LINES = [
-    "the train from paris to berlin was late and nobody knew why",
-    "anna saw a big red dog in the garden of the old house",
-    "the man is playing the guitar while a woman is singing a song",
-    "two children run across the street because it rains",
-    "the bank of england raised its rates on monday",
-    "does the second sentence follow from the first",
-] * 4
+TEXTS = Path("examples/data/text/validation.txt")
+LINES = list(filter(str.strip, TEXTS.read_text("utf-8").splitlines()))
 
 
 def embedder(folder: Path) -> Embedder:
@@ -68,7 +62,7 @@ def embedder(folder: Path) -> Embedder:
 def test_figures_of_the_sample() -> None:
     encoder = embedder(fx.checkpoint())
     figures = measure_geometry(encoder, LINES, seed=1)
-    assert figures["num_texts"] == 12
+    assert figures["num_texts"] == len(LINES) // 2
     assert [row["layer"] for row in figures["raw"]] == list(range(LAYERS + 1))
     vectors = [e.vectors for e in encoder.encode(LINES[::2])]
     standardizer = Standardizer.fit(vectors)
@@ -80,12 +74,11 @@ def test_figures_of_the_sample() -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    (texts := tmp_path / "text.txt").write_text("\n".join(LINES))
     page, figures = tmp_path / "g.html", tmp_path / "g.json"
     files = ("--out", page, "--out", figures, "--sentence", "<b>anna</b> saw a dog")
-    outcome = run("geometry", fx.checkpoint(), "--data", texts, *files).ok()
+    outcome = run("geometry", fx.checkpoint(), "--data", TEXTS, *files).ok()
     lines = outcome.out.splitlines()
-    assert "12 texts" in lines[0] and len(lines) == LAYERS + 4
+    assert f"{len(LINES) // 2} texts" in lines[0] and len(lines) == LAYERS + 4
     html = page.read_text()
     assert "&lt;b&gt;anna" in html and "<b>anna" not in html and "Mixing ratio" in html
     content = json.loads(figures.read_text())
@@ -95,7 +88,7 @@ def test_command(tmp_path: Path) -> None:
     expected = np.concatenate([(table / table.sum(1, keepdims=True)).ravel() for table in tables])
     cells = [float(share) for share in re.findall(r"--share:([\d.]+)", html)]
     np.testing.assert_allclose(cells, expected, atol=1e-4)
-    arguments = ("geometry", fx.checkpoint("squeezebert"), "--data", texts, "--format", "json")
+    arguments = ("geometry", fx.checkpoint("squeezebert"), "--data", TEXTS, "--format", "json")
     attention = json.loads(run(*arguments, "--out", page).ok().out)["attention"]
     assert attention["reason"].startswith("squeezebert models") and not attention["mixing"]
     assert "There is no analysis of attention: squeezebert" in page.read_text()

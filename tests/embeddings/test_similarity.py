@@ -129,22 +129,13 @@ def test_layers_and_standardization() -> None:
 def test_command(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join([LEFT, RIGHT, "The Dog saw a dog .", "the old house of the man"]))
-    contexts = [
-        {"text": text, "text_pair": pair, "label": label, "index": index, "index_pair": 1}
-        for text, pair, label, index in (
-            (LEFT, RIGHT, 1.5, 5),
-            (RIGHT, "the dog", 3, 5),
-            ("two children", LEFT, 2, 1),
-            ("the film", "this film", 4, 1),
-        )
-    ]
-    data, out = write_jsonl(tmp_path / "context.jsonl", contexts), tmp_path / "p.jsonl"
+    data, out = "examples/data/words/in_context.jsonl", tmp_path / "p.jsonl"
     compare = ("similarity", fx.checkpoint(), "--data", data, "--resamples", "50")
     standardize = ("--standardize", corpus)
     outcome = run(*compare, *standardize, "--out", out).ok()
     assert "standardized over 31 words" in outcome.err and "spearman" in outcome.out
     lines = [line.split()[0] for line in outcome.out.splitlines()]
-    assert lines == ["4", "vectors", "raw", "standardized"]
+    assert lines == ["25", "vectors", "raw", "standardized"]
     raw, z = json.loads(run(*compare, *standardize, "--json").out)
     assert (raw["vectors"], z["vectors"]) == ("raw", "standardized")
     assert f"{z['spearman']:.4f}" in outcome.out
@@ -153,10 +144,8 @@ def test_command(tmp_path: Path) -> None:
     assert "mse" not in json.loads(scored.out), "cosines are no estimates of the gold"
 
 
-def test_command_for_words_and_for_two_texts(tmp_path: Path) -> None:
-    words = [("dog", "house"), ("Dog", "man"), ("old house", "guitar"), ("film", "story")]
-    rows = [{"text": a, "text_pair": b, "label": n / 2} for n, (a, b) in enumerate(words)]
-    data = write_jsonl(tmp_path / "words.jsonl", rows)
+def test_command_for_words_and_for_two_texts() -> None:
+    data = "examples/data/words/pairs.jsonl"
     layers = ("--combine", "none", "--layers", "0,-1,-1", "--resamples", "20", "--json")
     outcome = run("similarity", fx.checkpoint(), "--data", data, "--unit", "word", *layers).ok()
     names = [row["vectors"] for row in json.loads(outcome.out)]
