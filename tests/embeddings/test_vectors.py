@@ -28,10 +28,9 @@ VECTORS = (RANDOM.normal(size=(200, 5)) * [1, 1e-3, 50, 1, 2] + [0, 1e3, -7, 0, 
 
 
 def test_equal_to_scikit_learn_in_any_grouping() -> None:
-    expected = StandardScaler().fit(VECTORS.astype("f8"))
     fitted = Standardizer.fit(np.split(VECTORS, np.cumsum([3, 0, 150])))
     assert fitted.count == 200
-    z = expected.transform(VECTORS.astype("f8"))
+    z = StandardScaler().fit_transform(VECTORS.astype("f8"))
     np.testing.assert_allclose(fitted(VECTORS), z, atol=1e-6)
     layers = VECTORS.reshape(20, 10, 5)
     fitted = Standardizer.fit([layers])

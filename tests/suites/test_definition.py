@@ -21,10 +21,6 @@ def test_a_suite(suite: Path):
     assert read.tasks["follow"].scores == [Score("test", "accuracy"), Score("test", "macro_f1")]
     assert read.tasks["mood"].scores == [Score("test", "accuracy")], "the expected score"
     assert read.tasks["names"].left_out == "tags are scored in another way"
-
-
-def test_tasks_follow_those_that_they_start_from(suite: Path):
-    read = load_suite(suite)
     assert [each.name for each in read.order()] == ["pairs", "follow", "mood", "names"]
     assert [each.name for each in read.order(["names", "follow"])] == ["names", "pairs", "follow"]
     with pytest.raises(UserError, match=r"--only moot: tiny has .* Perhaps you meant 'mood'\?"):
@@ -71,10 +67,6 @@ def test_a_recipe_of_a_suite_runs_no_code(suite: Path):
         load_suite(path)
 
 
-def test_a_suite_is_no_recipe(suite: Path):
-    run("check", suite).refused(f"lists recipes, and is none: finetune run {suite}")
-
-
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda path: path.stem)
 def test_packaged_suites(path: Path):
     read = load_suite(path.stem)
@@ -90,7 +82,8 @@ def test_packaged_suites(path: Path):
     assert read.title in listed
 
 
-def test_a_misspelled_list_of_tasks_is_no_recipe(suite: Path):
+def test_a_suite_and_a_misspelled_list_of_tasks_are_no_recipes(suite: Path):
+    run("check", suite).refused(f"lists recipes, and is none: finetune run {suite}")
     path = suite.with_name("misspelled.yaml")
     path.write_text(suite.read_text("utf-8").replace("tasks:\n", "taks:\n"), "utf-8")
     run("run", path).refused(f"{path}: names no `task`", "Perhaps you meant 'tasks'?")

@@ -25,15 +25,12 @@ def finished(suite: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return out, outcome
 
 
-def content_of(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "suite.json").read_text("utf-8"))
-    return content
+def content_of(folder: Path, name: str = "suite.json") -> Any:
+    return json.loads((folder / name).read_text("utf-8"))
 
 
-def metrics(folder: Path, task: str, seed: int) -> dict[str, Any]:
-    path = folder / task / f"seed-{seed}" / "metrics.json"
-    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return found
+def metrics(folder: Path, task: str, seed: int) -> Any:
+    return content_of(folder / task / f"seed-{seed}", "metrics.json")
 
 
 def test_the_table_and_its_average(finished: tuple[Path, Outcome]):
@@ -69,7 +66,7 @@ def test_the_table_and_its_average(finished: tuple[Path, Outcome]):
 def test_tasks_start_from_the_run_of_the_same_seed(finished: tuple[Path, Outcome]):
     folder, outcome = finished
     for seed in (1, 2):
-        saved = json.loads((folder / f"follow/seed-{seed}/config.json").read_text("utf-8"))
+        saved = content_of(folder / f"follow/seed-{seed}", "config.json")
         assert saved["init_from"] == str(folder / "pairs" / f"seed-{seed}")
     starts = re.findall(r"^seed \d: .*/(\w+/seed-\d)$", outcome.err, re.MULTILINE)
     assert starts[:3] == ["pairs/seed-1", "pairs/seed-2", "follow/seed-1"]
@@ -100,7 +97,7 @@ def test_options_apply_to_all_tasks(suite: Path, tmp_path: Path):
     words = ("--only", "follow,mood", "--limit", "20", "--max-length", "32", "--out", out)
     outcome = run("run", suite, *words, "--format", "latex").ok()
     for name in ("pairs", "follow", "mood"):
-        saved = json.loads((out / name / "seed-1/config.json").read_text("utf-8"))
+        saved = content_of(out / name / "seed-1", "config.json")
         assert (saved["steps"], saved["limit"], saved["max_length"]) == (2, 20, 32)
     assert not (out / "names").exists()
     rows = [
