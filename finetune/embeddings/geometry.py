@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
@@ -244,24 +244,22 @@ class ExpectedCosine:
 
 def measure_geometry(
     embedder: Embedder,
-    lines: Iterable[str],
+    sample: Sequence[str],
     *,
-    most: int = 1000,
     sentences: Sequence[str] = (),
     seed: int = 0,
     reporter: Reporter | None = None,
 ) -> dict[str, Any]:
-    """Measure the vectors of the words of a sample of lines.
+    """Measure the vectors of the words of a sample of the lines of a corpus.
 
     Every second line of the sample is used to fit a standardizer, and the others are measured, so
     that the standardized figures are on held-out text.
 
     Args:
         embedder: With ``unit="word"`` and ``combine="none"``.
-        lines: Lines of a corpus; a random sample of at most ``most`` is read.
-        most: The size of the sample.
+        sample: The lines.
         sentences: Texts whose attention is shown.
-        seed: Seed of all samples.
+        seed: Seed of the sample of lines whose attention is measured, and of ``sample``.
         reporter: Shows the progress.
 
     Returns:
@@ -274,7 +272,6 @@ def measure_geometry(
         UserError: There is too little text, a sentence is too long, or ``sentences`` are given and
             the family of the encoder has no analysis of attention.
     """
-    sample = sample_lines(lines, most, seed)
     if len(sample) < 2:
         raise UserError(f"geometry needs two or more lines of text, not {len(sample)}.")
     fitted, measured = sample[::2], sample[1::2]
@@ -401,8 +398,7 @@ def print_geometry(command: Geometry) -> None:
     options |= command.encoder.keywords()
     figures = measure_geometry(
         Embedder(command.model, **options),
-        lines,
-        most=command.texts,
+        sample_lines(lines, command.texts, command.seed),
         sentences=command.sentence,
         seed=command.seed,
         reporter=Reporter(quiet=command.format != "table"),

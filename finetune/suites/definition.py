@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from finetune.config.expected_scores import is_split, metrics_of
 from finetune.config.recipes import Recipe, load_recipe, open_recipe
@@ -29,13 +29,6 @@ RESULTS_FILE = "suite.json"
 """File in the folder of a suite with the suite and its scores."""
 
 
-class Score(NamedTuple):
-    """A score that a suite reports."""
-
-    split: str
-    metric: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class SuiteTask:
     """A recipe of a suite."""
@@ -45,7 +38,8 @@ class SuiteTask:
     recipe: Recipe
     start: str | None = None
     """The task of the suite whose run with the same seed is the start of training."""
-    scores: Sequence[Score]
+    scores: Sequence[tuple[str, str]]
+    """The split and the metric of each score to report."""
     published: Recipe | None = None
     """Another recipe whose expected scores stand in the table, for comparison."""
     left_out: str = ""
@@ -143,8 +137,8 @@ def _suite_task(
         if not is_split(split) or metric.partition(":")[0] not in legal:
             line, hint = where("tasks", name, "scores"), did_you_mean(metric, legal)
             raise UserError(f"{line}: {text!r} must be SPLIT METRIC, as `test accuracy`.{hint}")
-        scores.append(Score(split, metric))
-    scores = scores or [*dict.fromkeys(Score(e.split, e.metric) for e in recipe.expected)]
+        scores.append((split, metric))
+    scores = scores or [*dict.fromkeys((e.split, e.metric) for e in recipe.expected)]
     if not scores:
         raise UserError(f"{at}: {name} has no scores: list some as `scores: [test accuracy]`.")
     return SuiteTask(name=name, start=values.pop("from", None), scores=scores, **values)

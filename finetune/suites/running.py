@@ -233,10 +233,10 @@ def _read_scores(suite: Suite, folder: Path) -> list[TaskScore]:
             (verdict.expected.split, verdict.expected.metric): verdict
             for verdict in (recipe_verdicts(run, reference, *free) if run.seeds else ())
         }
-        for score in task.scores:
-            summary = run.metrics.get(score.split, {}).get(score.metric, {}) if run.seeds else {}
+        for split, metric in task.scores:
+            summary = run.metrics.get(split, {}).get(metric, {}) if run.seeds else {}
             seeds = {s: value for s, value in summary.get("seeds", {}).items() if value is not None}
-            scores.append(TaskScore(task, *score, seeds, verdicts.get(score)))
+            scores.append(TaskScore(task, split, metric, seeds, verdicts.get((split, metric))))
     return scores
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from finetune.config.recipes import find_suites, packaged_path
-from finetune.suites.definition import Score, load_suite
+from finetune.suites.definition import load_suite
 from finetune.types import UserError
 from tests.command import run
 
@@ -18,8 +18,8 @@ def test_a_suite(suite: Path):
     read = load_suite(suite)
     assert read.title == "Tiny"
     assert list(read.tasks) == ["follow", "mood", "pairs", "names"]
-    assert read.tasks["follow"].scores == [Score("test", "accuracy"), Score("test", "macro_f1")]
-    assert read.tasks["mood"].scores == [Score("test", "accuracy")], "the expected score"
+    assert read.tasks["follow"].scores == [("test", "accuracy"), ("test", "macro_f1")]
+    assert read.tasks["mood"].scores == [("test", "accuracy")], "the expected score"
     assert read.tasks["names"].left_out == "tags are scored in another way"
     assert [each.name for each in read.order()] == ["pairs", "follow", "mood", "names"]
     assert [each.name for each in read.order(["names", "follow"])] == ["names", "pairs", "follow"]
