@@ -8,16 +8,17 @@ lengths tell nothing. A sequence of one line always has a random second part.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from finetune.data import Dataset
-from finetune.preprocessing.encodings import Array, FlatSequences, Ragged
+from finetune.preprocessing.encodings import Array, FlatSequences
 from finetune.preprocessing.masking import keyed_generator
 from finetune.preprocessing.subwords import Template
-from finetune.types import UserError, quantity
+from finetune.types import TokenSequence, UserError, quantity
 
 TRIES = 50
 """Draws of a line of another document that fits, before any of another document is taken."""
@@ -28,15 +29,15 @@ PAIRS = 1
 class _Part(NamedTuple):
     """Subwords [n], and the first of each word, then n."""
 
-    ids: Array
-    starts: Array
+    ids: list[int]
+    starts: list[int]
 
     def cut(self, limit: int) -> _Part:
         """Keep the first words with at most ``limit`` subwords; cut a longer word."""
         if len(self.ids) <= limit:
             return self
-        last = int(np.searchsorted(self.starts, limit, side="right")) - 1
-        starts = self.starts[: last + 1] if last else np.array([0, limit])
+        last = bisect_right(self.starts, limit) - 1
+        starts = self.starts[: last + 1] if last else [0, limit]
         return _Part(self.ids[: starts[-1]], starts)
 
 
@@ -61,10 +62,10 @@ class _PackedLines:
         line = int(self.lines.offsets[sequence])
         begin, end = (int(self.lines.values[line + number]) for number in (first, last))
         offset = int(self.words.offsets[sequence])
-        starts = self.words.values[offset + begin : offset + end + 1].astype(np.int64)
+        starts = self.words.values[offset + begin : offset + end + 1].tolist()
         offset = int(self.ids.offsets[sequence])
-        ids = self.ids.values[offset + starts[0] : offset + starts[-1]]
-        return _Part(ids, starts - starts[0])
+        ids = self.ids.values[offset + starts[0] : offset + starts[-1]].tolist()
+        return _Part(ids, [start - starts[0] for start in starts])
 
     def lines_from(self, sequence: int, line: int) -> Iterator[_Part]:
         document = self.document[sequence]
@@ -96,29 +97,22 @@ def sentence_pairs(
         seed: The seed of an epoch; None makes the pairs of scores.
         epoch: The number of the epoch.
     """
-    lines, examples = _PackedLines(packed), packed.example[rows]
-    ids, words, token_type_ids, labels = [], [], [], []
+    lines, pairs = _PackedLines(packed), []
     prefix, middle, suffix = template.prefix, template.middle, template.suffix
     room = max_length - template.num_special  # of both texts
-    for row, example in zip(rows.tolist(), examples.tolist(), strict=True):
+    for row, example in zip(rows.tolist(), packed.example[rows].tolist(), strict=True):
         generator = keyed_generator(seed, epoch, example, PAIRS + 1)
         chosen_half = keyed_generator(seed, epoch, example, PAIRS).random() < 0.5
         adjacent = chosen_half and lines.num_lines(row) > 1
         first, second = _pair(lines, row, adjacent, room, generator)
-        labels.append([int(not adjacent)])
-        begin = len(prefix) + len(first.ids) + len(middle)
-        ids.append(np.concatenate([prefix, first.ids, middle, second.ids, suffix]))
-        token_type_ids.append(np.arange(len(ids[-1])) >= begin)
-        starts = [first.starts + len(prefix), second.starts + begin]
-        words.append(np.concatenate(starts))  # the tokens between the texts are a word
-    return FlatSequences(
-        Ragged.of([array.astype(np.int64) for array in ids]),
-        np.concatenate(token_type_ids).astype(np.uint8),
-        Ragged.of(words),
-        examples,
-        packed.window[rows],
-        {"next": Ragged.of(labels)},
-    )
+        before = [*prefix, *first.ids, *middle]
+        ids = [*before, *second.ids, *suffix]
+        types = [int(position >= len(before)) for position in range(len(ids))]
+        starts = [len(prefix) + start for start in first.starts]
+        starts += [len(before) + start for start in second.starts]  # those between are a word
+        target = {"next": [int(not adjacent)]}
+        pairs.append(TokenSequence(example, ids, types, starts, 0, target))
+    return FlatSequences.of(pairs)
 
 
 def _pair(
@@ -131,20 +125,17 @@ def _pair(
     if adjacent:
         return first, lines.part(row, split, number).cut(free)
     sequence, line = _random_line(lines, lines.document[row], free, generator)
-    texts: list[_Part] = []
-    size = 0
+    ids, starts = list[int](), [0]
     for part in lines.lines_from(sequence, line):
-        if size + len(part.ids) > free:
+        if len(ids) + len(part.ids) > free:
             break
-        texts.append(part._replace(starts=part.starts + size))
-        size += len(part.ids)
-    if not texts:
-        second = lines.part(sequence, line, line + 1)
-        first = first.cut(max(room // 2, room - len(second.ids)))
-        return first, second.cut(room - len(first.ids))
-    starts = [part.starts[:-1] for part in texts]
-    ids = np.concatenate([part.ids for part in texts])
-    return first, _Part(ids, np.concatenate([*starts, np.array([size])]))
+        starts += [len(ids) + start for start in part.starts[1:]]
+        ids += part.ids
+    if ids:
+        return first, _Part(ids, starts)
+    second = lines.part(sequence, line, line + 1)
+    first = first.cut(max(room // 2, room - len(second.ids)))
+    return first, second.cut(room - len(first.ids))
 
 
 def _random_line(
