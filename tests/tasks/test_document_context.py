@@ -27,6 +27,7 @@ from tests import fixtures as fx
 from tests.command import run
 from tests.covering import few
 from tests.small_data import close, read_jsonl, write_jsonl
+from tests.tasks.test_tasks import dicts
 
 SETUPS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
     "tag": (TagConfig, {}),
@@ -151,10 +152,6 @@ def test_context_carries_no_loss(setup: str):
         assert int(count) == sum(batch.num_words)
     alone = [windows for row in rows for windows in task.encode([row])]
     assert [w.target for windows in alone for w in windows] == [s.target for s in sequences]
-
-
-def dicts(answers: Sequence[Any]) -> list[dict[str, Any]]:
-    return [answer.to_dict() for answer in answers]
 
 
 @pytest.mark.parametrize("setup", few(SETUPS, "tag", "ner"))

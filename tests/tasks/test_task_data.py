@@ -1,16 +1,20 @@
-"""Labels, weights, and what the data of tasks may be."""
+"""Labels and their order, weights, and what the data of tasks may be."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
 
+import finetune
+from finetune.config.tasks import CONFIGS
 from finetune.data import check_data, read_text, read_tokens
 from finetune.data.examples import Examples
 from finetune.data.text_labels import with_problem
@@ -274,3 +278,71 @@ def test_training_agrees_with_check(name: str, tmp_path: Path) -> None:
     else:
         notes = "\n".join(load_task(config, task_name)[1].notes)
         assert all(f"warning: {warning}" in notes for warning in warnings)
+
+
+def class_texts(names: list[str], used: list[str] | None = None, **more: str) -> datasets.Dataset:
+    """Eight texts for each of the ``used`` names of a ClassLabel column."""
+    rows = [
+        {"text": f"a {name} film {i}", "label": names.index(name), **more}
+        for i in range(8)
+        for name in used or names
+    ]
+    columns = {name: datasets.Value("string") for name in ("text", *more)}
+    features = datasets.Features({**columns, "label": datasets.ClassLabel(names=names)})
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+def labels_of(task: str, data: Any) -> list[str]:
+    return list(load_task(CONFIGS[task](model=str(fx.checkpoint())), task, data)[0].state.labels)
+
+
+def test_numbers_of_the_data_set(tmp_path: Path) -> None:
+    cola = ["unacceptable", "acceptable"]
+    assert labels_of("classify", class_texts(cola)) == cola
+    mrpc = class_texts(["not_equivalent", "equivalent"], text_pair="b")
+    assert labels_of("nli", mrpc) == ["not_equivalent", "equivalent"]
+    wnli = class_texts(["not_entailment", "entailment"], text_pair="b")
+    assert labels_of("nli", wnli) == ["not_entailment", "entailment"]
+    reordered = class_texts(["contradiction", "entailment", "neutral"], text_pair="b")
+    assert labels_of("nli", reordered) == ["entailment", "neutral", "contradiction"]
+    path = tmp_path / "train.parquet"
+    class_texts(cola).to_parquet(path)
+    assert labels_of("classify", str(path)) == cola
+    # a class that no text has keeps no place, as after a filter
+    assert labels_of("classify", class_texts(["x", "b", "a"], ["b", "a"])) == ["b", "a"]
+    assert labels_of("classify", [{"text": f"{n} film", "label": n} for n in "baba"]) == [*"ab"]
+
+
+def test_numbers_of_tags() -> None:
+    tags = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+    def words(names: list[str]) -> datasets.Dataset:
+        columns = {
+            "tokens": datasets.List(datasets.Value("string")),
+            "tags": datasets.List(datasets.ClassLabel(names=names)),
+        }
+        rows = [{"tokens": [*"abcde"[: len(names)]], "tags": [*range(len(names))]}] * 8
+        rows = [{**row, "tokens": [*row["tokens"][:-1], str(i)]} for i, row in enumerate(rows)]
+        return datasets.Dataset.from_list(rows, features=datasets.Features(columns))
+
+    assert labels_of("tag", words(tags)) == tags
+    assert labels_of("tag", words(["VERB", "NOUN", "ADJ"])) == ["VERB", "NOUN", "ADJ"]
+
+
+def test_a_run_is_resumed_with_the_order_of_its_model(tmp_path: Path) -> None:
+    """Older versions sorted the classes by name: the saved head has them in that order."""
+    model = str(fx.checkpoint())
+    rows = class_texts(["worse", "better"])
+    plain = [{**row, "label": ["worse", "better"][row["label"]]} for row in rows]
+    settings = {"out": str(tmp_path / "run"), "steps": 4, "batch_size": 4, "quiet": True}
+    first = finetune.train("classify", plain, model, **settings)
+    again = finetune.train("classify", rows, model, resume=True, **settings)
+    assert again.metrics == first.metrics
+    assert list(again.predictor.labels) == ["better", "worse"]
+    saved = json.loads((again.folder / "best" / "config.json").read_text())
+    assert saved["id2label"] == {"0": "better", "1": "worse"}
+    fresh = finetune.train("classify", rows, model, **{**settings, "out": str(tmp_path / "new")})
+    saved = json.loads((fresh.folder / "best" / "config.json").read_text())
+    assert saved["id2label"] == {"0": "worse", "1": "better"}
+    prediction = fresh.predictor.predict(["a better film"])[0]
+    assert list(prediction.scores or {}) == ["worse", "better"]

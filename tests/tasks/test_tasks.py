@@ -1,23 +1,30 @@
-"""The contract that every task keeps: learn, answer its own gold, and load again."""
+"""The contract that every task keeps: learn, answer its own gold, load again, also in transformers.
+
+Of long texts and sentences every word belongs to one window, and nothing is cut in silence.
+"""
 
 from __future__ import annotations
 
 import random
 import statistics
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
+from finetune.data.tag_schemes import illegal_transitions
 from finetune.inference import loop as prediction
 from finetune.inference.loop import predict
+from finetune.models import attention
 from finetune.models.heads.crf import LinearChainCrf
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.registry import TASKS
-from finetune.tasks import saved_task, task_class
+from finetune.tasks import save_task, saved_task, task_class
 from finetune.tasks.base import Task
-from finetune.types import IGNORED, TextExample
+from finetune.types import IGNORED, TextExample, TokenExample
 from tests.covering import few
 from tests.small_data import close
 from tests.tasks.cases import CASES, SLOW, TAGGING, Runs, outputs_of, span_logits
@@ -165,3 +172,178 @@ def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
     if name in TAGGING and task.state.config.label_subwords == "all":
         words = sum(e.word_starts[-1] - e.word_starts[0] for e in flat)
     assert float(count) == pytest.approx(words)
+
+
+def test_shares_of_windows_sum_to_one(runs: Runs) -> None:
+    task, _ = runs.task("windows")
+    long = [TextExample(i, "the dog saw it " * n, None, "pos") for i, n in enumerate((1, 9, 30))]
+    encoded = task.encode(long)
+    assert [len(windows) > 1 for windows in encoded] == [False, True, True]
+    for windows in encoded:
+        shares = task.collate(windows)["weight"]
+        assert float(shares.sum()) == pytest.approx(1.0)
+        assert len(set(shares.tolist())) == 1
+        assert all(len(window.input_ids) <= 16 for window in windows)
+    assert encoded.num_cut == 0
+    rows = [window.input_ids[1:-1] for window in encoded[2]]
+    whole = task.tokenizer.text_subwords([long[2].text])[0]
+    starts = [*range(0, len(whole) - 14, 7), len(whole) - 14]  # each shares half with the next
+    assert rows == [whole[start : start + 14] for start in starts]
+
+
+def test_windows_of_pairs_count_what_they_cut(runs: Runs) -> None:
+    """The shorter text stands whole in every window, or is counted as cut."""
+    task, _ = runs.task("pair", long_text="window", max_length=20)
+    short, long = "the dog", "a big red dog in the garden " * 4
+    for text, pair, cut in ((short, long, 0), (long, short, 0), (long, long, 1)):
+        encoded = task.encode([TextExample(0, text, pair, "a")])
+        (windows,) = encoded
+        assert len(windows) > 1
+        assert all(len(window.input_ids) <= 20 for window in windows)
+        assert encoded.num_cut == cut
+    assert task.encode([TextExample(0, short, short, "a")]).num_cut == 0
+
+
+def test_long_texts_are_cut_and_counted(runs: Runs) -> None:
+    long = [TextExample(0, "dog " * 60, None, "pos", "f.jsonl:3"), TextExample(1, "dog")]
+    task, _ = runs.task("single")
+    encoded = task.encode(long)
+    assert len(encoded[0][0].input_ids) == 40
+    assert encoded.num_cut == 1
+
+
+# The word contract
+
+ODD = ["", " ", "\u200b", "\u2063", "\t", "\ufeff"]
+_NAMES = "Anna saw New York and General Motors in unbelievably Brussels guitar , .".split()
+
+
+def odd_sentences() -> list[TokenExample]:
+    chance = random.Random(4)
+    long = chance.choices(_NAMES, k=300)
+    giant = "unbelievably" * 8  # WordPiece takes words of over 100 letters for unknown
+    sentences = [
+        ODD,
+        [*ODD, "Anna", *ODD],
+        [giant],
+        ["Anna", giant, "saw", giant, giant],
+        long,
+        [word for pair in zip(long, ODD * 50, strict=True) for word in pair],
+        ["Anna"],
+        ["東京", "🙂", "Zoë"],
+        [],
+    ]
+    return [TokenExample(i, tuple(words)) for i, words in enumerate(sentences)]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bio", "bioes all max constrained", "bioes crf windows"])
+def test_every_word_gets_one_answer(runs: Runs, name: str, family: str) -> None:
+    model = str(runs.workdir / family)
+    task, _ = runs.task(name, max_length=24, model=model)
+    head = task.model().eval()
+    sentences = odd_sentences()
+    answers = predict(task, head, sentences)
+    for sentence, answer in zip(sentences, answers, strict=True):
+        assert (answer.id, answer.words) == (sentence.id, sentence.words)
+        assert len(answer.tags) == len(answer.scores) == len(sentence.words)
+        assert all(0 < score <= 1 + 1e-6 for score in answer.scores)
+        assert all(span.end <= len(sentence.words) for span in answer.spans)
+        assert name == "bio" or not illegal_transitions(answer.tags, "BIOES"), "over windows too"
+    assert task.encode(sentences).num_cut >= 4, "words longer than a window are counted"
+
+
+@pytest.mark.parametrize("name", ["bio", "bio all mean"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) -> None:
+    task, _ = runs.task(name, max_length=24, model=str(runs.workdir / family))
+    kinds = ["O", "B-PER", "B-LOC", "B-ORG"]
+    sentences = [
+        replace(s, tags=tuple(kinds[i % 4] for i in range(len(s.words)))) for s in odd_sentences()
+    ]
+    for sentence, windows in zip(sentences, task.encode(sentences), strict=True):
+        owned, targets = [], []
+        for window in windows:
+            owned += range(window.first_word, window.first_word + window.num_words)
+            assert len(window.input_ids) <= 24
+            assert window.word_starts == sorted(set(window.word_starts))
+            assert 1 <= window.word_starts[0] <= window.word_starts[-1] <= len(window.input_ids) - 1
+            own = iter(window.target["tag"])
+            for start, end in zip(window.word_starts, window.word_starts[1:], strict=False):
+                size = end - start if task.state.all_subwords else 1
+                target = [next(own) for _ in range(size)]
+                targets.append(task.state.labels[target[0]])
+                rest = {task.state.labels[i].replace("B-", "I-") for i in target[1:]}
+                assert rest <= {targets[-1].replace("B-", "I-")}
+                assert not any(task.state.labels[i].startswith("B-") for i in target[1:])
+            assert next(own, None) is None
+        assert owned == list(range(len(sentence.words)))
+        assert tuple(targets) == sentence.tags
+
+
+def test_overlap_must_leave_room(runs: Runs) -> None:
+    """A setting is kept or refused, never made smaller in silence."""
+    kept, dataset = runs.task("qa windows", max_length=24, overlap=12)
+    assert kept.encode(dataset.splits["train"])
+    with pytest.raises(ValueError, match=r"--overlap 13 is over half of --max-length 24"):
+        task, dataset = runs.task("qa windows", max_length=24, overlap=13)
+        task.encode(dataset.splits["train"])
+
+
+def pipeline_scores(answer: list[dict]) -> dict[str, float]:
+    return {item["label"]: item["score"] for item in answer}
+
+
+@pytest.mark.parametrize("name", ["single", "multi", "pair", "nli 3"])
+def test_text_classification_pipeline_agrees(runs: Runs, name: str) -> None:
+    run = runs.run(name)
+    plain = pipeline("text-classification", model=str(run.folder), top_k=None)
+    second = None if name in ("single", "multi") else "a dog"
+    examples = [*run.data.splits["validation"], TextExample(8, "what a great story", second)]
+    for example, answer in zip(examples, predict(run.task, run.head, examples), strict=True):
+        inputs = {"text": example.text} | ({"text_pair": example.pair} if example.pair else {})
+        theirs = pipeline_scores(plain(inputs))
+        assert theirs == pytest.approx(dict(answer.scores), abs=1e-4)
+        if name == "multi":
+            assert {n for n, score in theirs.items() if score >= 0.5} == set(answer.label)
+        else:
+            assert max(theirs, key=theirs.get) == answer.label
+    assert plain.model.config.label2id == {n: i for i, n in enumerate(run.task.state.labels)}
+    assert attention.NAME not in (run.folder / "config.json").read_text()
+
+
+def test_regression_model_agrees(runs: Runs) -> None:
+    run = runs.run("regression")
+    plain = pipeline("text-classification", model=str(run.folder))
+    examples = run.data.splits["validation"]
+    for example, answer in zip(examples, predict(run.task, run.head, examples), strict=True):
+        assert plain(example.text)[0]["score"] == pytest.approx(answer.label, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bio", "pos"])
+def test_token_classification_agrees(runs: Runs, name: str, family: str, tmp_path: Path) -> None:
+    """Word for word, by split words and through the pipeline on the running text."""
+    task, dataset = runs.task(name, model=str(runs.workdir / family))
+    head = task.model().eval()
+    head.save_pretrained(tmp_path)
+    save_task(task, tmp_path)
+    model = AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    plain = pipeline("token-classification", model=str(tmp_path), ignore_labels=[])
+    examples = dataset.splits["validation"]
+    for example, answer in zip(examples, predict(task, head, examples), strict=True):
+        inputs = tokenizer(list(example.words), is_split_into_words=True, return_tensors="pt")
+        with torch.no_grad():
+            chances = model(**inputs).logits[0].softmax(-1)
+        owners = inputs.word_ids()
+        rows = chances[[owners.index(word) for word in range(len(example.words))]]
+        assert tuple(model.config.id2label[int(i)] for i in rows.argmax(-1)) == answer.tags
+        assert rows.amax(-1).tolist() == pytest.approx(answer.scores, abs=1e-4)
+
+        pieces, begin = plain(" ".join(example.words)), 0
+        for word, tag, score in zip(example.words, answer.tags, answer.scores, strict=True):
+            first = next(piece for piece in pieces if piece["start"] >= begin - 1)
+            assert first["entity"] == tag
+            assert first["score"] == pytest.approx(score, abs=1e-4)
+            begin += len(word) + 1
