@@ -16,6 +16,7 @@ from finetune.data import DataError
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.prediction_types.answers import best_no_answer_threshold
 from finetune.evaluation.predictions import read_predictions
+from tests.command import run
 from tests.runs import score_predictions
 from tests.small_data import write_jsonl
 
@@ -129,6 +130,9 @@ def test_answers_in_the_official_format(indent: int | None, tmp_path: Path) -> N
     assert scores["hasans_exact"] == 1.0 and scores["noans_exact"] == 0.0
     path.write_text(json.dumps({"id": "q1", "answer": "Oslo"}, indent=None))
     assert read_predictions(path).ids == ["q1"], "one row of JSON Lines"
+    row = {"answer": "Rome", "start": "", "gold": [{"text": "Oslo"}]}  # an empty cell
+    report = run("report", write_jsonl(tmp_path / "row.jsonl", [row]), "--format", "json").ok()
+    assert '"start": null' in report.out
 
 
 @pytest.mark.parametrize(

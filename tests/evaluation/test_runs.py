@@ -512,6 +512,7 @@ DAMAGED: list[tuple[dict, str]] = [
     (SPANS | {"offsets": [[0]]}, "offsets must be lists of 2 values"),
     (SPANS | {"offsets": []}, "0 offsets for 1 word"),
     (SPANS | {"gold": {"spans": [], "unreachable": [[0, 1]]}}, "unreachable must be lists of 3"),
+    (SPANS | {"gold": {"spans": [], "unreachable": 1}}, "unreachable must be lists of 3"),
     ({"words": ["a"], "tags": ["N"], "gold": {"tags": [None]}}, "gold must be a list with one str"),
 ]
 

@@ -163,7 +163,8 @@ def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> Question
 
 def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPrediction:
     def read(answer: Any, text: str, score: Any) -> FoundAnswer:
-        return FoundAnswer(answer.get("start"), answer.get("end"), text, score)
+        ends: Any = [x if type(x) is int else None for x in map(answer.get, ("start", "end"))]
+        return FoundAnswer(ends[0], ends[1], text, score)
 
     if not isinstance(row.get("withheld", ""), str | None):
         raise wrong_value(where, "withheld", "an answer", row["withheld"])

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.spans import words_to_chars
 from finetune.data.tag_schemes import detect_scheme
@@ -77,9 +78,9 @@ def sentence_of_row(
             )
     if of_tags and tags is not None and offsets is None:
         spans = relations = None
-    misaligned = gold.get("unreachable") or ()
-    for name, values, size in (("offsets", offsets or (), 2), ("unreachable", misaligned, 3)):
-        if not all(isinstance(value, list) and len(value) == size for value in values):
+    misaligned = gold.get("unreachable") or []
+    for name, values, size in (("offsets", offsets or [], 2), ("unreachable", misaligned, 3)):
+        if not conforms(values, list[list[Any]]) or {*map(len, values)} - {size}:
             raise wrong_value(where, name, f"lists of {size} values", values)
     if relations is not None:
         sentence = TokenRow(tuple(words), where)
