@@ -30,9 +30,9 @@ from finetune.data.text_labels import (
     problem_of,
 )
 from finetune.evaluation.calibration import fit_on_probabilities
-from finetune.evaluation.hierarchy import check_paths
 from finetune.evaluation.prediction_types.labels import (
     blank_without_number,
+    check_paths,
     named_positive,
     positive_label,
 )

@@ -18,9 +18,9 @@ from finetune.config.expected_scores import (
 )
 from finetune.config.metric_properties import METRIC_PROPERTIES
 from finetune.config.tasks import ClassifyConfig
-from finetune.evaluation import hierarchy
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES, scores_of
+from finetune.evaluation.prediction_types.labels import HIERARCHICAL_METRICS
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.registry import TASKS
 from finetune.types import Span, TextExample, TextPrediction
@@ -49,7 +49,7 @@ def test_the_names_are_those_of_the_metrics():
     assert {*PROBLEMS["multi"]} == {*multi}
     assert {*PROBLEMS["regression"]} == {*scores_of("number", [1.0, 2.0], [1.0, 2.0])}
     assert {*metrics_of("classify")} == {*itertools.chain(*PROBLEMS.values()), *HIERARCHY}
-    assert {*HIERARCHY} == {*hierarchy.METRICS}
+    assert {*HIERARCHY} == {*HIERARCHICAL_METRICS}
     tags = scores_of("tags", [["B-X"]], [["O"]], schemes=("BIO", "BIO"))
     tags |= scores_of("tags", [["X"]], [["Y"]])
     assert {*metrics_of("tag")} == {*tags, *ECE_METRICS}

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
+from itertools import accumulate, permutations
 from operator import attrgetter
 from typing import Any
 
@@ -26,7 +26,7 @@ import numpy as np
 from finetune.data import DataError
 from finetune.data.labels import agreement, canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
-from finetune.evaluation import hierarchy, metrics
+from finetune.evaluation import metrics
 from finetune.evaluation.items import (
     Classes,
     Grouping,
@@ -335,6 +335,87 @@ VOTE_METRICS = {
 accuracy of one vote, and ``votes_entropy``."""
 
 
+# --- Levels of labels -----------------------------------------------------------------------------
+#
+# Hierarchical precision, recall and F1 count a label such as ``sport/football`` together with its
+# ancestors, the root left out, so that ``sport/tennis`` in its place is half right (Kiritchenko,
+# Matwin & Famili 2005, "Functional Annotation of Genes Using Hierarchical Text Categorization";
+# Kiritchenko, Matwin, Nock & Famili 2006).
+
+
+def check_paths(labels: Collection[str], separator: str) -> None:
+    """Raise UserError unless labels are paths with this separator."""
+    empty = [label for label in labels if not all(map(str.strip, label.split(separator)))]
+    if empty:
+        raise UserError(
+            f"--label-separator {separator}: the label {empty[0]!r} has an empty level: correct "
+            "the label, or choose another separator."
+        )
+    if not any(separator in label for label in labels):
+        raise UserError(
+            f"--label-separator {separator}: no label has levels ({abbreviated(sorted(labels))}): "
+            "leave it out, or name the separator of the labels."
+        )
+
+
+def _with_ancestors(labels: str | Collection[str], separator: str) -> set[str]:
+    names = [labels] if isinstance(labels, str) else labels
+    return {
+        path
+        for name in names
+        if name  # a blank text has none
+        for path in accumulate(name.split(separator), lambda *parts: separator.join(parts))
+    }
+
+
+def _ancestor_counts(tables: Tables) -> np.ndarray:
+    separator = tables.separator or ""
+    gold, predicted = (
+        [_with_ancestors(labels, separator) for labels in side]
+        for side in (tables.gold, tables.predicted)
+    )
+    return metrics.set_counts(gold, predicted)
+
+
+HIERARCHICAL_METRICS = {
+    f"hierarchical_{name}": Metric(_ancestor_counts, value, attrgetter("separator"))
+    for name, value in metrics.RATES.items()
+}
+"""Precision, recall and F1 over labels and their ancestors: micro averages."""
+
+
+def _level_counts(tables: Tables, metric: Metric, level: int) -> np.ndarray:
+    separator = tables.separator or ""
+
+    def cut(labels: Any) -> Any:
+        if isinstance(labels, str):
+            return separator.join(labels.split(separator)[:level])
+        return tuple(dict.fromkeys(map(cut, labels)))
+
+    sides = tables.gold, tables.predicted, tables.labels, tables.names
+    gold, predicted, labels, names = (list(map(cut, side)) for side in sides)
+    levels = tables.type.of_values(gold, predicted, labels=list(dict.fromkeys(labels)))
+    return metric.counts(replace(levels, names=tuple(sorted({*levels.names, *names}))))
+
+
+def _with_levels(tables: Tables) -> Tables:
+    # Adds the metrics of each level, if the predictions name the separator of levels: those of
+    # labels that are cut after a level, where a label with fewer levels stays as it is.
+    separator = next((p.separator for p in tables.predictions), tables.separator)
+    if separator is None:
+        return tables
+    names = {*tables.labels, *tables.items.gold, *tables.items.answer} - {None}
+    of_type = tables.type.metrics
+    levels = {
+        f"{name}_level:{level + 1}": replace(
+            of_type[name], counts=partial(_level_counts, metric=of_type[name], level=level + 1)
+        )
+        for level in range(1 + max(name.count(separator) for name in names))
+        for name in (tables.type.default, "macro_f1")
+    }
+    return replace(tables, separator=separator, further_metrics=levels)
+
+
 # --- One label ------------------------------------------------------------------------------------
 
 
@@ -356,7 +437,7 @@ def _label_tables(tables: Tables) -> Tables:
     if any(example.votes is not None for example in tables.examples):
         distributions = [example.label_distribution() for example in tables.examples]
         tables = replace(tables, distributions=distributions)
-    return hierarchy.with_levels(tables)
+    return _with_levels(tables)
 
 
 LABEL = PredictionType(
@@ -374,7 +455,7 @@ LABEL = PredictionType(
         "mean_cost": Metric(_cost_counts, metrics.mean, attrgetter("costs")),
         **ECE,
         **VOTE_METRICS,
-        **hierarchy.METRICS,
+        **HIERARCHICAL_METRICS,
     },
     default="accuracy",
     tables=_label_tables,
@@ -433,7 +514,7 @@ def _with_label_items(tables: Tables) -> Tables:
         missed = np.array([label is None for label in items.predicted], bool)
         sides = zip(items.example[missed], items.gold[missed], strict=True)
         items.score[missed] = [1 - scores[index].get(label, math.nan) for index, label in sides]
-    return hierarchy.with_levels(replace(tables, items=items))
+    return _with_levels(replace(tables, items=items))
 
 
 def _every_label(tables: Tables) -> Items:
@@ -455,7 +536,7 @@ LABELS = PredictionType(
         ),
         "hamming_loss": Metric(_hamming_counts, _hamming_loss),
         **ECE,
-        **hierarchy.METRICS,
+        **HIERARCHICAL_METRICS,
     },
     default="micro_f1",
     tables=_with_label_items,
