@@ -8,6 +8,7 @@ import random
 import re
 import string
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,7 @@ def best_f1(raw: Mapping[int, float], gold, best, none) -> float:
     return highest / len(gold)
 
 
-def answer_scores(gold, predicted) -> dict[str, float]:
-    return scores_of("answers", gold, predicted)
+answer_scores = partial(scores_of, "answers")
 
 
 def texts(chance: random.Random, most: int) -> str:

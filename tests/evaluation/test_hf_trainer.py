@@ -22,13 +22,8 @@ ANSWERS = [["B-PER", "I-PER", "O", "I-LOC"], ["B-PER", "B-LOC"], ["O"]]
 LABELS = ["O", "I-PER", "B-PER", "I-LOC", "B-LOC"]
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> str:
-    return str(tmp_path / "metrics")
-
-
-def test_evaluate_of_tags(cache: str):
-    metric = evaluate.load(SPAN_F1, cache_dir=cache)
+def test_evaluate_of_tags(tmp_path: Path):
+    metric = evaluate.load(SPAN_F1, cache_dir=str(tmp_path))
     scores = metric.compute(predictions=ANSWERS, references=GOLD)
     assert scores["span_f1_conll"] == pytest.approx(f1_score(GOLD, ANSWERS))
     assert scores["span_f1_strict"] < scores["span_f1_conll"]
@@ -40,9 +35,11 @@ def test_evaluate_of_tags(cache: str):
     assert metric.compute() == scores
 
 
-def test_evaluate_refuses(cache: str):
+def test_evaluate_refuses(tmp_path: Path):
     with pytest.raises(ValueError, match="do not spell entities"):
-        evaluate.load(SPAN_F1, cache_dir=cache).compute(predictions=[["N"]], references=[["N"]])
+        evaluate.load(SPAN_F1, cache_dir=str(tmp_path)).compute(
+            predictions=[["N"]], references=[["N"]]
+        )
 
 
 def evaluated(predictions: Any, label_ids: Any) -> Any:

@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, permutations
 from pathlib import Path
 
@@ -50,12 +51,11 @@ def paired(values, min_size=1, max_size=25):
     return pairs.map(lambda items: ([a for a, _ in items], [b for _, b in items]))
 
 
+span_scores = partial(scores_of, "spans")
+
+
 def text_scores(prediction_type, gold, predicted, labels=()):
     return scores_of(prediction_type, gold, predicted, labels=labels)
-
-
-def span_scores(gold, predicted):
-    return scores_of("spans", gold, predicted)
 
 
 def tagging_scores(gold, predicted, scheme):
