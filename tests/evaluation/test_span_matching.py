@@ -100,7 +100,3 @@ def test_strict_is_span_f1_and_criteria_are_ordered(rows: list[tuple[list[Span],
     for name in ("precision", "recall", "f1"):
         strict, exact, partial, type = (scores[f"span_{name}_{each}"] for each in CRITERIA)
         assert strict <= exact <= partial <= 1 and strict <= type <= 1
-
-
-def test_nothing_at_all():
-    assert {*rates([[]], [[]]).values()} == {0.0}
