@@ -91,7 +91,8 @@ def read_annotations(
     of_words = roles.keys() & {"words", "tags", "spans"}
     read = _of_words if of_words or ("label" not in roles and _hold_words(rows)) else _of_texts
     annotations = read(table, kept, roles, list(skipped))
-    if read is _of_texts and all(row.example.label is None for row in annotations.rows):
+    no_gold = read is _of_texts and all(row.example.label is None for row in annotations.rows)
+    if no_gold and file.format != "txt":
         annotations.notes.append(
             "no row is known to have labels or spans: read as texts without gold; "
             "name their column with --columns label=NAME or spans=NAME"
