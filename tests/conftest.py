@@ -144,38 +144,26 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Any]:
-    """A function that opens a file, or the address of a server of the test.
+    """A function that opens a file. Messages of the page and requests to elsewhere are failures."""
+    contexts, troubles = list[Any](), list[str]()
 
-    Console messages, but for refused requests, and requests to elsewhere are failures.
-
-    What a page stores outlives a reload for certain only in a profile, a folder: a private
-    window of a busy browser may forget it. One profile is one browser of several windows.
-    """
-    contexts, troubles = {}, []
-
-    def open_file(path: Path | str, profile: Path | None = None, **options: Any) -> Any:
-        options = {"viewport": DESK} | options
-        own = ("file://" if isinstance(path, Path) else path, "data:")
-        context = contexts.get(profile)
-        if context is None and profile:
-            context = browser.browser_type.launch_persistent_context(
-                profile, executable_path=CHROMIUM, args=FLAGS, **options
-            )
-        elif context is None:
-            context = browser.new_context(**options)
-        contexts[profile or len(contexts)] = context
-        page = context.new_page()
-        page.on("console", lambda m: "status of 4" in m.text or troubles.append(m.text))
+    def open_file(path: Path, **options: Any) -> Any:
+        contexts.append(browser.new_context(**{"viewport": DESK} | options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("dialog", lambda dialog: (troubles.append("a dialog"), dialog.dismiss()))
         page.on(
-            "request", lambda request: request.url.startswith(own) or troubles.append(request.url)
+            "request",
+            lambda request: (
+                request.url.startswith(("file://", "data:")) or troubles.append(request.url)
+            ),
         )
-        page.goto(path.as_uri() if isinstance(path, Path) else path)
+        page.goto(path.as_uri())
         return page
 
     yield open_file
-    for context in contexts.values():
+    for context in contexts:
         context.close()
     assert not troubles
 
