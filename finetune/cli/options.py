@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 class Command(ABC):
     """A command is a frozen dataclass: its fields are the options, and ``run`` carries it out."""
 
-    @property
-    def trains(self) -> bool:
-        """True if the command trains; training continues after its output is closed."""
-        return False
+    trains: ClassVar[bool] = False
+    """True if the command trains; training continues after its output is closed."""
 
     @property
     def shares_work(self) -> bool:

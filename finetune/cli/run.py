@@ -86,7 +86,23 @@ class RunCommand(RunOptions, Command):
             if getattr(self, name) != getattr(RunCommand, name):
                 recipe = self.recipe or "RECIPE"
                 raise UserError(f"finetune run: a recipe comes first: finetune run {recipe} ….")
-        list_recipes(self.only)
+        unreadable, rows = list[str](), list[list[str]]()
+        paths = [*find_recipes("recipes"), *find_suites("recipes")]
+        for path in paths:
+            try:
+                row = _row(path)
+            except (UserError, OSError) as error:
+                unreadable.append(str(path))
+                show(str(error), error=True)
+                continue
+            if self.only is None or any(self.only.lower() in cell.lower() for cell in row):
+                rows.append(row)
+        print_table(("name", "task", "model", "data", "expected"), rows)
+        if unreadable:
+            raise UserError(
+                f"{len(unreadable)} of {quantity(len(paths), 'recipe')} cannot be read: "
+                f"{abbreviated(unreadable, 3)}; the reasons are above."
+            )
 
 
 def recipe_command(path: str) -> RecipeCommand:
@@ -160,31 +176,6 @@ class MultitaskOptions(Command):
             show_run(run, f"{name}, in {run.folder}:", "this run")
         if runs:
             show(f"Everything is in {out}, with a run folder for each task.")
-
-
-def list_recipes(only: str | None = None) -> None:
-    """Print the recipes and suites, and the scores that they expect.
-
-    ``only`` is a text in the name, task, model or data. Recipes are those of the folder `recipes`,
-    or the packaged ones if there is none. Raise UserError at the end if one cannot be read.
-    """
-    unreadable, rows = list[str](), list[list[str]]()
-    paths = [*find_recipes("recipes"), *find_suites("recipes")]
-    for path in paths:
-        try:
-            row = _row(path)
-        except (UserError, OSError) as error:
-            unreadable.append(str(path))
-            show(str(error), error=True)
-            continue
-        if only is None or any(only.lower() in cell.lower() for cell in row):
-            rows.append(row)
-    print_table(("name", "task", "model", "data", "expected"), rows)
-    if unreadable:
-        raise UserError(
-            f"{len(unreadable)} of {quantity(len(paths), 'recipe')} cannot be read: "
-            f"{abbreviated(unreadable, 3)}; the reasons are above."
-        )
 
 
 def _row(path: Path) -> list[str]:

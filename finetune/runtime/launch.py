@@ -50,20 +50,16 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
     return accelerator
 
 
-class ProcessLost(UserError):
-    """Another process of the launch ended, so that this one cannot continue."""
-
-
 @contextlib.contextmanager
 def lost_processes() -> Iterator[None]:
-    """Context that raises ProcessLost in place of the error of a connection to another process."""
+    """Context that raises UserError in place of the error of a connection to another process."""
     try:
         yield
     except RuntimeError as error:
         # errors of gloo have no class of their own
         if num_processes() > 1 and (isinstance(error, DistError) or "/gloo/" in str(error)):
             reason = " ".join(str(error).split()).partition(". ")[0][-160:]
-            raise ProcessLost(
+            raise UserError(
                 f"another process of the launch ended or cannot be reached ({reason}): see its "
                 "messages, and start all processes again; training continues from its last "
                 "checkpoint with --resume."

@@ -37,7 +37,3 @@ def test_bash_completes(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     completed = [set(line.split()) for line in done.stdout.splitlines()]
     assert dict(zip(TYPED, completed, strict=True)) == TYPED
-
-
-def test_other_shells() -> None:
-    run("--print-completion=fish").refused("write bash, zsh, tcsh")

@@ -7,8 +7,6 @@ import io
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +19,15 @@ from tests.command import run
 
 COLUMNS = ("label", "gold", "share")
 ROWS = [("a long label " * 9, 1234, 0.5), ("[b]é ± 😀[/b]", 7, 1.0)]
-PROGRAM = """
-from tests.cli.test_output import COLUMNS, ROWS
-from finetune.cli.output import print_table
-print_table(COLUMNS, ROWS, "A title [of words]")
-"""
 
 
-def test_a_table_in_a_narrow_pipe(monkeypatch: pytest.MonkeyPatch):
+def test_a_table_in_a_narrow_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, cwd=root)
-    assert done.stderr == b"" and b"\x1b" not in done.stdout
-    title, header, first, second = done.stdout.decode("utf-8").splitlines()
+    print_table(COLUMNS, ROWS, "A title [of words]")
+    title, header, first, second = capsys.readouterr().out.splitlines()
     assert title == "A title [of words]"
     assert header.split() == ["label", "gold", "share"]
     assert first.split("  ")[0].strip() == ("a long label " * 9).strip()

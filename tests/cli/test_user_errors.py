@@ -93,6 +93,7 @@ run word.yaml | word.yaml:2: batch_size must be a whole number, not 'many'.
 check range.yaml | range.yaml: --lr must be above 0, not -1.0
 check | check needs a recipe or --data
 predict | finetune predict | missing RUN
+--print-completion=fish | write bash, zsh, tcsh
 predict x | either --text or --file
 predict half-config.json --text a | half-config.json
 predict half-finetune.json --text a | half-finetune.json
@@ -324,7 +325,7 @@ def test_no_memory(monkeypatch: pytest.MonkeyPatch):
     def full(*arguments):
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. …")
 
-    monkeypatch.setattr("finetune.cli.run.list_recipes", full)
+    monkeypatch.setattr("finetune.cli.run.find_recipes", full)
     run("run").refused("out of memory", "lower --max-tokens")
 
 
