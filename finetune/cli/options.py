@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -105,14 +104,9 @@ class DataOptions(EncodingOption):
     on, if the file has them."""
 
     @property
-    def column_map(self) -> Mapping[str, str]:
-        """The columns by role."""
-        return column_map(self.columns)
-
-    @property
     def reading(self) -> dict[str, Any]:
         """The options as arguments of functions that read data."""
-        return {"columns": self.column_map, "encoding": self.encoding}
+        return {"columns": column_map(self.columns), "encoding": self.encoding}
 
 
 @dataclass(frozen=True, kw_only=True)

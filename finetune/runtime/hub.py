@@ -76,14 +76,6 @@ class Repository:
         return _hub_errors(self.repo_type, self.id, self.revision, reading=self.online)
 
 
-def find_repository(repo_type: _RepoType, id: str, revision: str | None = None) -> Repository:
-    """Look up a repository on the hub, or in the cache if the hub does not answer.
-
-    Raises HubError if it is in neither, or the hub refuses the token.
-    """
-    return _find(repo_type, id, revision or None)
-
-
 _PINNED: dict[tuple[_RepoType, str, str | None], str] = {}
 
 
@@ -110,7 +102,11 @@ def _log_download(id: str, commit: str) -> None:
 
 
 @remembered
-def _find(repo_type: _RepoType, id: str, revision: str | None) -> Repository:
+def find_repository(repo_type: _RepoType, id: str, revision: str | None) -> Repository:
+    """Look up a repository on the hub, or in the cache if the hub does not answer.
+
+    Raises HubError if it is in neither, or the hub refuses the token.
+    """
     from huggingface_hub import HfApi, constants
 
     class Client(HfApi):
@@ -122,7 +118,7 @@ def _find(repo_type: _RepoType, id: str, revision: str | None) -> Repository:
             self.info = super().repo_info(repo_id, **{**options, "timeout": TIMEOUT})
             return self.info
 
-    revision = _PINNED.get((repo_type, id, revision), revision)
+    revision = _PINNED.get((repo_type, id, revision or None), revision or None)
     client, offline = Client(), constants.HF_HUB_OFFLINE
     with _hub_errors(repo_type, id, revision):
         if revision is None or not COMMIT.fullmatch(revision):  # without the hub: of the cache
