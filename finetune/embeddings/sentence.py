@@ -273,14 +273,12 @@ class SentenceTask(Task):
     # --- Sequences --------------------------------------------------------------------------------
 
     def _encode_chunk(self, examples: Sequence[TextExample], for_training: bool) -> EncodedExamples:
-        reserved = self._objective.num_reserved if for_training else 0
-        sequences, num_cut = self._sequences(examples, reserved)
+        sequences, num_cut = self._sequences(examples, for_training)
         return EncodedExamples.of(sequences, num_cut, self.tokenizer.id_dtype)
 
     def _sequences(
-        self, examples: Sequence[TextExample], reserved: int = 0
+        self, examples: Sequence[TextExample], for_training: bool = False
     ) -> tuple[list[list[TokenSequence]], int]:
-        # second texts leave room for the tokens that are reserved in training
         texts = [[t for t in (e.text, e.pair, e.negative) if t is not None] for e in examples]
         flat = [text for pair in texts for text in pair]
         subwords = iter(self.tokenizer.first_subwords(flat, self.state.max_length))
@@ -292,7 +290,8 @@ class SentenceTask(Task):
                 f"--max-length {self.state.max_length} leaves no room for text: write {least} or "
                 "more."
             )
-        rooms = room, room - reserved, room
+        # second texts leave room for the tokens that are reserved in training
+        rooms = room, room - objective.num_reserved * for_training, room
         num_cut, result = 0, []
         for example, pair in zip(examples, texts, strict=True):
             rows = list(zip(islice(subwords, len(pair)), rooms, strict=False))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers
@@ -186,16 +186,14 @@ def coverage(tokenizer: SubwordTokenizer, source: TextSource, characters: int) -
     lines = islice(source.lines(), 0, None, step)
     words = Counter(word for line in lines for word in split_words(line)[0])
     (subwords,) = tokenizer.raw_word_subwords([list(words)])
-    count = np.array(list(words.values()), np.int64)
-    size = np.array(list(map(len, subwords)), np.int64)
-    unknown_id: Any = tokenizer.unknown
-    unknown = np.array([ids.count(unknown_id) for ids in subwords], np.int64)
-    num_words, num_subwords = max(1, words.total()), int(count @ size)
+    counted, unknown = [*zip(words.values(), subwords, strict=True)], cast("int", tokenizer.unknown)
+    num_words = max(1, words.total())
+    num_subwords = sum(count * len(ids) for count, ids in counted)
     return {
         "words": words.total(),
         "subwords/word": num_subwords / num_words,
-        "split words": int(count @ (size > 1)) / num_words,
-        "unknown": int(count @ unknown) / max(1, num_subwords),
+        "split words": sum(count for count, ids in counted if len(ids) > 1) / num_words,
+        "unknown": sum(n * ids.count(unknown) for n, ids in counted) / max(1, num_subwords),
     }
 
 
