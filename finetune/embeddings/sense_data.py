@@ -254,8 +254,7 @@ def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarge
 
 
 def _read_gold(file: str, *, encoding: str, **columns: Any) -> list[SenseTarget]:
-    examples = _examples(_open(open_data(file, encoding=encoding)))
-    return [target for example in examples for target in example.targets]
+    return [target for row in read_sense_file(file, encoding) for target in row.targets]
 
 
 def _parse(row: Mapping[str, Any], where: str, example: SenseTarget) -> TextPrediction:

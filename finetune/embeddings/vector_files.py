@@ -38,6 +38,8 @@ def embed(command: Embed) -> None:
         embeddings = embedder.encode(_inputs(command), reporter)
         if command.out is not None:
             count, files = write_vectors(Path(command.out), embeddings, embedder.shape)
+            shape = " x ".join(map(str, (count, *embedder.shape)))
+            show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
         else:
             for embedding in embeddings:
                 row: dict[str, Any] = {"id": embedding.id, "units": embedding.units}
@@ -45,9 +47,6 @@ def embed(command: Embed) -> None:
                     row["offsets"] = embedding.offsets
                 row["vectors"] = embedding.vectors.astype(np.float64).round(6).tolist()
                 show(json.dumps(row, ensure_ascii=False))
-    if command.out is not None:
-        shape = " x ".join(map(str, (count, *embedder.shape)))
-        show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
     if number := embedder.num_cut:
         show(f"{quantity(number, 'input')} cut to {embedder.max_length} tokens", error=True)
 

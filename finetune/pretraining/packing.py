@@ -63,14 +63,14 @@ class PackingCounts:
     """Lines over the limit, which were cut."""
     empty: int = 0
     """Lines without subwords, which have no place in a sequence."""
-    subwords: int = 0
     sequences: int = 0
 
     def note(self, room: int) -> str:
         """Describe the text for the log, where ``room`` subwords fit in a sequence."""
-        full = self.subwords / max(1, self.sequences * room)
+        subwords = int(self.frequency.sum())
+        full = subwords / max(1, self.sequences * room)
         note = (
-            f"{quantity(self.subwords, 'subword')} of {quantity(self.lines, 'line')} in "
+            f"{quantity(subwords, 'subword')} of {quantity(self.lines, 'line')} in "
             f"{quantity(self.sequences, 'sequence')}, {full:.0%} full"
         )
         if self.cut:
@@ -115,7 +115,6 @@ def _packed(
             size += 1
         counts.lines += len(lines)
         for line in lines:
-            counts.subwords += len(line.ids)
             counts.empty += not line.ids
             parts: Iterable[_Line] = [line] if line.ids else []
             if len(line.ids) > room:

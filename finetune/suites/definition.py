@@ -102,8 +102,7 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
     last = (model or "").rstrip("/").split("/")[-1]
     chosen = last if last in models else next(iter(models), "")
     if not isinstance(listed, dict) or not listed or "title" not in values:
-        problem = "a suite needs a `title`, and `tasks`, each with a `recipe`"
-        raise UserError(f"{path}: {problem}.")
+        raise UserError(f"{path}: a suite needs a `title`, and `tasks`, each with a `recipe`.")
     tasks = {}
     for name, entry in listed.items():
         if not re.fullmatch(r"\w[\w.-]*", name) or name in ("suite.md", RESULTS_FILE):
