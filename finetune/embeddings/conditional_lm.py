@@ -63,19 +63,9 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         )
 
     @classmethod
-    def from_pretrained(
-        cls,
-        name: str | Path,
-        *,
-        pooling: Pooling = "mean",
-        normalize: bool = False,
-        max_length: int | None = None,
-        new_head: bool = True,
-        **options: Any,
-    ) -> Self:
+    def from_pretrained(cls, name: str | Path, *, new_head: bool = True, **options: Any) -> Self:
         """Load a model as ``MaskedLanguageModel`` does, with its perceptron if it has one."""
         model = super().from_pretrained(name, new_head=new_head, **options)
-        model.pooling, model.normalize, model.max_length = pooling, normalize, max_length
         path = local_model(str(name), options.get("revision")) / PROJECTION_FILE
         load_module(model.projection, path, new=new_head)
         return model

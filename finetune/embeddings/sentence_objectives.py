@@ -353,7 +353,11 @@ class _ConditionalLM(Objective):
         return range(len(self.tokenizer.tokenizer))  # any subword can be drawn as a random one
 
     def load(self, name: str, *, trained: bool, **options: Any) -> Any:
-        return ConditionalMaskedLM.from_pretrained(name, new_head=not trained, **options)
+        names = ("pooling", "normalize", "max_length")
+        pooling, normalize, max_length = map(options.pop, names)
+        model = ConditionalMaskedLM.from_pretrained(name, new_head=not trained, **options)
+        model.pooling, model.normalize, model.max_length = pooling, normalize, max_length
+        return model
 
     def sequences_of_epoch(self, sequences: FlatSequences, seed: int, epoch: int) -> FlatSequences:
         # a sequence for each pair: the second text is masked, and padding behind it keeps the
