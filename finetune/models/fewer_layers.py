@@ -5,8 +5,8 @@ Sanh et al. (2019), "DistilBERT", take every second layer of the teacher.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import tempfile
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -26,10 +26,10 @@ def spread_layers(number: int, total: int) -> list[int]:
     return [max(1, layer * total // number) for layer in range(1, number + 1)]
 
 
-def save_with_layers(head: Any, layers: Sequence[int], folder: Path) -> None:
-    """Write a model that has only some of its layers, with embeddings and head as they are.
+def with_layers(head: Any, layers: Sequence[int], load: Callable[[str], Any]) -> Any:
+    """Make a model of some of the layers of another, whose embeddings and head it has.
 
-    ``head`` is changed, and cannot be used afterwards: load it from the folder.
+    ``head`` is changed, and cannot be used afterwards. ``load`` loads the new model from a folder.
 
     Raises:
         UserError: The layers of the model cannot be told apart, or others depend on their number.
@@ -66,4 +66,6 @@ def save_with_layers(head: Any, layers: Sequence[int], folder: Path) -> None:
         for key in ("num_hidden_layers", "n_layers"):
             if values.get(key) == total:
                 values[key] = len(layers)
-    head.save_pretrained(folder)
+    with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
+        head.save_pretrained(folder)
+        return load(folder)

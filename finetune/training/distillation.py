@@ -14,7 +14,6 @@ projection between widths; here one schedule trains all losses together, and wid
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,7 +32,7 @@ from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import chunks, full_precision, predict
 from finetune.inference.predictor import Predictor
-from finetune.models.fewer_layers import save_with_layers, spread_layers
+from finetune.models.fewer_layers import spread_layers, with_layers
 from finetune.models.graphs import replayed_passes
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
@@ -330,14 +329,6 @@ def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tup
     return replace(task, state=state, warm_start=start), dataset
 
 
-def with_fewer_layers(task: Task, model: Any, number: int) -> Any:
-    """Build a model from ``number`` of the layers of another, which is used up."""
-    layers = spread_layers(number, model.encoder.num_layers)
-    with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
-        save_with_layers(model, layers, Path(folder))
-        return task.model(folder)
-
-
 def fit_student(
     task: Task,
     data: Dataset,
@@ -350,8 +341,8 @@ def fit_student(
 ) -> FitResult:
     """Train a student on the outputs of its teacher, and score it as ``fit`` does.
 
-    There is one process. The student starts with some ``layers`` of the teacher, whose model is
-    used up, or with the model of the settings.
+    There is one process. The student starts with some ``layers`` of the teacher, or with the model
+    of the settings.
     """
     unlabeled = distillation.unlabeled
     if unlabeled is not None and not Path(unlabeled).is_file():
@@ -365,7 +356,8 @@ def fit_student(
     }
     model = None
     if layers is not None:
-        model = with_fewer_layers(task, task.model(teacher.folder), layers)
+        chosen = spread_layers(layers, teacher.model.encoder.num_layers)
+        model = with_layers(task.model(teacher.folder), chosen, task.model)
     loss = DistillationLoss(task, teacher, distillation)
     return fit(task, data, config, folder, reporter, model, loss=loss)
 

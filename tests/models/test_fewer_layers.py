@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from finetune.models.fewer_layers import save_with_layers, spread_layers
+from finetune.models.fewer_layers import spread_layers, with_layers
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.batching import pack
 from finetune.types import UserError
@@ -25,9 +23,8 @@ def classifier(family: str, **changes) -> SequenceClassifier:
     return SequenceClassifier(made)
 
 
-def shortened(head: SequenceClassifier, layers: list[int], folder: Path) -> SequenceClassifier:
-    save_with_layers(head, layers, folder)
-    return SequenceClassifier.from_pretrained(str(folder), labels=None).eval()
+def shortened(head: SequenceClassifier, layers: list[int]) -> SequenceClassifier:
+    return with_layers(head, layers, SequenceClassifier.from_pretrained).eval()
 
 
 def test_layers_are_spread_up_to_the_last() -> None:
@@ -43,17 +40,17 @@ OF_THEIR_OWN = ("bert", "distilbert", "modernbert", "deberta-v2", "squeezebert")
 
 
 @pytest.mark.parametrize("family", few(sorted({*FAMILIES} - {"albert"}), *OF_THEIR_OWN))
-def test_the_model_has_the_chosen_layers_of_the_other(family: str, tmp_path: Path) -> None:
+def test_the_model_has_the_chosen_layers_of_the_other(family: str) -> None:
     whole = classifier(family)
     batch = pack(encodings(whole.encoder.model))
-    all_of_it = shortened(classifier(family), list(range(1, LAYERS + 1)), tmp_path / "all")
+    all_of_it = shortened(classifier(family), list(range(1, LAYERS + 1)))
     torch.testing.assert_close(all_of_it(batch), whole(batch))
 
     layers: dict[int, list[torch.Tensor]] = {}
     for name, value in whole.named_parameters():
         layers.setdefault(whole.depth_of(name), []).append(value)
     for first in (1, 2):  # the first layer of ModernBERT has no norm of attention
-        short = shortened(classifier(family), [first, 3], tmp_path / f"{first}")
+        short = shortened(classifier(family), [first, 3])
         assert short.encoder.num_layers == 2
         assert short(batch).isfinite().all()
         for name, value in short.named_parameters():
@@ -61,10 +58,10 @@ def test_the_model_has_the_chosen_layers_of_the_other(family: str, tmp_path: Pat
             assert any(torch.equal(value, each) for each in layers[depth]), name
 
 
-def test_what_cannot_be_shortened_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_shortened_is_refused() -> None:
     with pytest.raises(UserError, match="--layers does not work with a teacher with albert models"):
-        save_with_layers(classifier("albert"), [1, 2], tmp_path / "albert")
+        shortened(classifier("albert"), [1, 2])
     with pytest.raises(UserError, match="--layers must be from 1 to the 3 of the teacher, not 4"):
-        save_with_layers(classifier("bert"), [1, 1, 2, 3], tmp_path / "bert")
+        shortened(classifier("bert"), [1, 1, 2, 3])
     with pytest.raises(UserError, match="with a teacher with --bilstm"):
-        save_with_layers(classifier("bert", bilstm=True), [1], tmp_path / "bilstm")
+        shortened(classifier("bert", bilstm=True), [1])

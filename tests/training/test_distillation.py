@@ -18,6 +18,7 @@ import finetune
 from finetune.api import distill
 from finetune.inference.predictor import Predictor
 from finetune.models.encoder import Encoder
+from finetune.models.fewer_layers import with_layers
 from finetune.models.master_weights import MasterWeights
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
@@ -27,7 +28,6 @@ from finetune.training.distillation import (
     load_student,
     load_teacher,
     student_config,
-    with_fewer_layers,
 )
 from finetune.training.optimizer import adamw
 from finetune.training.run_folder import open_run
@@ -106,7 +106,7 @@ def prepared(
     config = student_config(loaded.task.state.config, model, folder, **settings)
     task, data = load_student(loaded, config)
     if model is None:
-        head = with_fewer_layers(task, task.model(loaded.folder), 2)
+        head = with_layers(task.model(loaded.folder), [1, 3], task.model)
     else:
         torch.manual_seed(3)
         head = task.model()
