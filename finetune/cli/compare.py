@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,7 +19,7 @@ from finetune.evaluation.runs import last_part
 from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
-    from finetune.evaluation.compare import ComparisonOptions, Entry, SystemComparison, TableScore
+    from finetune.evaluation.compare import ComparisonOptions, Entry, SystemComparison
     from finetune.evaluation.significance import Estimate
 
 
@@ -162,15 +162,16 @@ class Compare(FormatOption, GoldOptions, ResampleOptions, Command):
             ]
             scores, notes = score_systems(read, baseline=baseline, options=self._options())
         if self.format in ("csv", "json"):
-            dicts = [score.to_dict() for score in scores]
-            columns = [*dicts[0]]
-            rows: list[list[Any]] = [[*values.values()] for values in dicts]
+            columns = [*scores[0]]
+            rows: list[list[Any]] = [[*score.values()] for score in scores]
         else:
-            metrics = {score.data: score.metric for score in scores}
+            metrics = {score["data"]: score["metric"] for score in scores}
             columns = ["system", *(f"{name} {metrics[name]}" for name in data)]
             cells = {
-                (s.system, s.data): score_cell(
-                    s.metric, s.score.value, s.deviation, bold=s.best, marked=s.significant
+                (s["system"], s["data"]): score_cell(
+                    *(s["metric"], s["mean"], s["deviation"]),
+                    bold=s["best"],
+                    marked=s["significant"],
                 )
                 for s in scores
             }
@@ -201,18 +202,17 @@ class Compare(FormatOption, GoldOptions, ResampleOptions, Command):
         from finetune.evaluation.compare import compare_folds
         from finetune.evaluation.significance import ALPHA
 
-        comparison = compare_folds(Path(first.runs), Path(second.runs), self.metric)
+        folders = Path(first.runs), Path(second.runs)
+        metric, estimates, p, number = compare_folds(*folders, self.metric)
         names = [entry.system or entry.runs for entry in (first, second)]
-        rows = [
-            (names[0], comparison.metric, *comparison.first, None),
-            (names[1], comparison.metric, *comparison.second, None),
-            (" - ".join(names), comparison.metric, *comparison.difference, comparison.p),
-        ]
+        names.append(" - ".join(names))
+        values = zip(names, estimates, (None, None, p), strict=True)
+        rows = [(name, metric, *estimate, of_test) for name, estimate, of_test in values]
         columns = ("system", "metric", "mean", "low", "high", "p")
         print_tables(self.format, ("", columns, rows))
-        significant = "" if comparison.p < ALPHA else "not "
+        significant = "" if p < ALPHA else "not "
         show(
-            f"The difference over {quantity(comparison.num_folds, 'fold')} is {significant}"
+            f"The difference over {quantity(number, 'fold')} is {significant}"
             f"significant at {ALPHA} (corrected resampled t-test, Nadeau & Bengio, 2003).",
             error=self.format != "table",
         )
@@ -252,19 +252,19 @@ def _notes(comparison: SystemComparison, names: Sequence[str]) -> list[str]:
     return [*filter(None, [comparison.positive_note]), *of_systems]
 
 
-def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: int) -> str:
+def _legend(scores: Sequence[Mapping[str, Any]], baseline: str, resamples: int, seed: int) -> str:
     from finetune.evaluation.significance import ALPHA
 
-    runs = sorted({score.num_runs for score in scores})
+    runs = sorted({score["runs"] for score in scores})
     number = quantity(runs[0], "run") if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
     mean = "scores of one run" if runs == [1] else f"mean ± standard deviation over {number}"
-    tests = sum(score.test is not None for score in scores)
+    tests = sum(score["p"] is not None for score in scores)
     tested = (
         f" † differs from {baseline} at {ALPHA} by the paired bootstrap and by approximate "
         f"randomization ({quantity(resamples, 'resample')}, seed {seed}), adjusted for "
         f"{quantity(tests, 'comparison')} (Holm, 1979)."
     )
-    percent = "in percent, " if any(in_percent(score.metric) for score in scores) else ""
+    percent = "in percent, " if any(in_percent(score["metric"]) for score in scores) else ""
     return f"Scores: {percent}{mean}; the best in bold.{tested if tests else ''}"
 
 

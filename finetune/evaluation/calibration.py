@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from finetune.evaluation.items import TableRows
 from finetune.evaluation.metrics import NUM_BINS, bin_counts
 from finetune.evaluation.temperature import log_probabilities, tempered
 from finetune.types import IGNORED, quantity
@@ -24,28 +24,19 @@ LOWEST, HIGHEST = 0.05, 20.0
 """Bounds of the temperature: without errors on validation, no temperature is low enough."""
 
 
-class Bin(NamedTuple):
-    """Predictions with a confidence above ``low`` and at most ``high`` (0 is in the first bin).
+def reliability(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> TableRows:
+    """Compute the reliability diagram of predictions: bins of equal width from 0 to 1.
 
-    ``confidence`` and ``accuracy`` are means over the bin, 0.0 where it is empty.
+    A bin has the ``number`` of predictions with a confidence above ``low`` and at most ``high`` (0
+    is in the first bin), and the means of their ``confidence`` and ``accuracy``, 0.0 without any.
     """
-
-    low: float
-    high: float
-    number: int
-    confidence: float
-    accuracy: float
-
-
-def reliability(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> list[Bin]:
-    """Compute the reliability diagram of predictions: bins of equal width from 0 to 1."""
     ((number, confidence, accuracy),) = bin_counts(confidences, correct)
     divisor = np.maximum(number, 1)
-    rows = zip(number, confidence / divisor, accuracy / divisor, strict=True)
-    return [
-        Bin(index / NUM_BINS, (index + 1) / NUM_BINS, int(count), *map(float, means))
-        for index, (count, *means) in enumerate(rows)
-    ]
+    edges = np.arange(NUM_BINS + 1) / NUM_BINS
+    columns = (edges[:-1], edges[1:], number.astype(int), confidence / divisor, accuracy / divisor)
+    names = ("low", "high", "number", "confidence", "accuracy")
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:

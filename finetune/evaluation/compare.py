@@ -9,11 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from finetune.config.metric_properties import properties_of
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.evaluation import significance
 from finetune.evaluation.custom_metrics import load_metric
+from finetune.evaluation.items import TableRows
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs, notes_on
 from finetune.evaluation.reproduction import standard_deviation
@@ -138,93 +141,59 @@ class Entry(NamedTuple):
     runs: str
 
 
-class TableScore(NamedTuple):
-    """The score of a system on a data set, and its test against the baseline.
-
-    ``deviation`` is the standard deviation over runs, None for one run. The test is None for the
-    baseline, and if the baseline has no run on the data set; it is adjusted for all comparisons of
-    the table (Holm).
-    """
-
-    system: str
-    data: str
-    metric: str
-    score: Estimate
-    deviation: float | None
-    num_runs: int
-    best: bool
-    test: Comparison | None = None
-
-    @property
-    def significant(self) -> bool:
-        """True if the system differs from the baseline at ``ALPHA``."""
-        return self.test is not None and (self.test.adjusted or 0.0) < ALPHA
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert the score to JSON values."""
-        test = self.test
-        return {
-            **{"system": self.system, "data": self.data, "metric": self.metric},
-            **dict(zip(("mean", "low", "high"), self.score, strict=True)),
-            **{"deviation": self.deviation, "runs": self.num_runs, "best": self.best},
-            "p_bootstrap": test and test.p_bootstrap,
-            "p_randomization": test and test.p_randomization,
-            "p": test and test.adjusted,
-            "significant": self.significant,
-        }
-
-
 def score_systems(
     entries: Sequence[Entry], *, baseline: str, options: ComparisonOptions
-) -> tuple[list[TableScore], list[str]]:
-    """Score systems on data sets, test each against the ``baseline``, and write notes."""
-    table: list[TableScore] = []
-    notes: list[str] = []
+) -> tuple[TableRows, list[str]]:
+    """Score systems on data sets, test each against the ``baseline``, and write notes.
+
+    A row has the ``mean`` over the runs of a system on a data set with its interval, and their
+    standard ``deviation``, None for one run. The test is None for the baseline, and if the baseline
+    has no run on the data set; its ``p`` is adjusted for all comparisons of the table (Holm).
+    """
+    rows, notes = TableRows(), list[str]()
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
         counted = _count([entry.runs for entry in entries if entry.data == data], options)
         named = zip(names, counted.notes, strict=True)
         notes += [f"{data}: {counted.positive_note}"] if counted.positive_note else []
         notes += [f"{data}, {name}: {note}" for name, note in named if note]
-        means = [float(significance.observed_scores(runs).mean()) for runs in counted.counts]
+        scores = [significance.observed_scores(runs).tolist() for runs in counted.counts]
+        means = [float(np.mean(of_runs)) for of_runs in scores]
         best = min(means) if counted.lower_is_better else max(means)
         against = counted.counts[names.index(baseline)] if baseline in names else None
-        for name, runs, mean in zip(names, counted.counts, means, strict=True):
-            tested = against is not None and name != baseline
-            table.append(
-                TableScore(
-                    name,
-                    data,
-                    counted.metric,
-                    significance.estimate(runs, **counted.how),
-                    standard_deviation(significance.observed_scores(runs).tolist()),
-                    len(runs),
-                    math.isclose(mean, best, rel_tol=1e-9),
-                    significance.compare(runs, against, **counted.how)
-                    if against and tested
-                    else None,
-                )
+        for index, (name, runs) in enumerate(zip(names, counted.counts, strict=True)):
+            test = None
+            if against and name != baseline:
+                test = significance.compare(runs, against, **counted.how)
+            estimate = significance.estimate(runs, **counted.how)
+            rows.append(
+                {
+                    **{"system": name, "data": data, "metric": counted.metric},
+                    **dict(zip(("mean", "low", "high"), estimate, strict=True)),
+                    "deviation": standard_deviation(scores[index]),
+                    "runs": len(runs),
+                    "best": math.isclose(means[index], best, rel_tol=1e-9),
+                    "p_bootstrap": test and test.p_bootstrap,
+                    "p_randomization": test and test.p_randomization,
+                    "p": test and max(test.p_bootstrap, test.p_randomization),
+                }
             )
-    p_values = iter(significance.holm([score.test.p for score in table if score.test]))
-    for index, score in enumerate(table):
-        if score.test:
-            table[index] = score._replace(test=score.test._replace(adjusted=next(p_values)))
-    return table, notes
+    adjusted = iter(significance.holm([row["p"] for row in rows if row["p"] is not None]))
+    for row in rows:
+        row["p"] = None if row["p"] is None else next(adjusted)
+        row["significant"] = row["p"] is not None and row["p"] < ALPHA
+    return rows, notes
 
 
-class FoldComparison(NamedTuple):
-    """The mean scores of two systems on the same folds, and the p-value of their difference."""
+def compare_folds(
+    first: Path, second: Path, metric: str | None = None
+) -> tuple[str, list[Estimate], float, int]:
+    """Compare two systems of ``--folds`` by the corrected t-test of Nadeau & Bengio (2003).
 
-    metric: str
-    first: Estimate
-    second: Estimate
-    difference: Estimate
-    p: float
-    num_folds: int
-
-
-def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldComparison:
-    """Compare two systems of ``--folds`` by the corrected t-test of Nadeau & Bengio (2003)."""
+    Returns:
+        The metric; the mean scores of both, and their difference; the p-value of the difference;
+        and the number of folds.
+    """
     summaries = [read_summary(folder) for folder in (first, second)]
     for name in ("data", "folds", "seed"):
         one, other = (content.get(name) for content in summaries)
@@ -250,7 +219,7 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
         significance.fold_test(side, ratio, limits)[0] for side in zip(*pairs, strict=True)
     )
     difference, p = significance.fold_test([a - b for a, b in pairs], ratio)
-    return FoldComparison(metric, one, other, difference, p, len(names))
+    return metric, [one, other, difference], p, len(names)
 
 
 def verdict(result: Comparison, lower_is_better: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.evaluation.calibration import Bin, reliability
+from finetune.evaluation.calibration import reliability
 from finetune.evaluation.decisions.abstaining import abstained_note, risk_table
 from finetune.evaluation.items import TableRows, Tables
 from finetune.evaluation.metrics import ECE, class_scores, name_of, score
@@ -78,7 +78,7 @@ class Analysis:
     run: Tables
     scores: dict[str, float]
     tables: dict[str, TableRows]
-    bins: list[Bin]
+    bins: TableRows
     """The reliability diagram; empty where probabilities are not known."""
     errors: list[ErrorCase]
     split: str = ""
@@ -187,7 +187,7 @@ def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
         "tables": analysis.tables,
         "calibration": {
             "expected_calibration_error": analysis.calibration_error,
-            "bins": [bin._asdict() for bin in analysis.bins],
+            "bins": analysis.bins,
         },
         "errors": categories,
         "examples": by_category,

@@ -187,13 +187,6 @@ class Comparison(NamedTuple):
     deviation: float | None
     num_units: int
     num_resamples: int
-    adjusted: float | None = None
-    """The p-value adjusted for all of several comparisons (``holm``)."""
-
-    @property
-    def p(self) -> float:
-        """The larger p-value of both tests."""
-        return max(self.p_bootstrap, self.p_randomization)
 
 
 def compare(

@@ -26,7 +26,6 @@ from finetune.evaluation.significance import ALPHA
 from finetune.reporting.analysis import MOST_EXAMPLES, analysis_tables, error_examples
 from finetune.reporting.model_card import RECORDED, write_card
 from finetune.reporting.rendering import (
-    Bar,
     Chart,
     PageTable,
     Ranges,
@@ -39,7 +38,7 @@ from finetune.reporting.runs import ModelRuns, Run, load_runs, summary_lines
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.runtime.terminal import error_line
 from finetune.runtime.terminal import printable as printable_text
-from finetune.types import UserError, quantity
+from finetune.types import UserError
 
 REPORT_FILE = "report.html"
 MOST_CONFUSED, MOST_LABELS = 15, 20
@@ -286,17 +285,8 @@ def _calibration(analysis: Analysis) -> Section:
         )
         caption = f"Accuracy by confidence ({analysis.run.type.wording.confidence})"
         label = f"{caption}. Expected calibration error {analysis.calibration_error:.4f}."
-        bars = [
-            Bar(
-                *(low, high, accuracy, confidence),
-                f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, "
-                f"mean confidence {confidence:.3f}, accuracy {accuracy:.3f}",
-            )
-            for low, high, number, confidence, accuracy in analysis.bins
-            if number
-        ]
         unit = Ranges(0.0, 1.0, 0.0, 1.0)
-        drawn.append(chart(caption, "confidence", label=label, bars=bars, ranges=unit))
+        drawn.append(chart(caption, "confidence", label=label, bins=analysis.bins, ranges=unit))
     elif not analysis.run.items.has_sizes:
         notes.append("The predictions hold no probabilities, so calibration is unknown.")
     if "risk" in analysis.tables:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -197,16 +197,6 @@ class Chart:
     size: ClassVar[tuple[int, int]] = (WIDTH, HEIGHT)
 
 
-class Bar(NamedTuple):
-    """A bar from x = ``low`` to ``high``, with a mark where its ``value`` is expected to be."""
-
-    low: float
-    high: float
-    value: float
-    expected: float
-    tooltip: str
-
-
 class Ranges(NamedTuple):
     """The ranges of both axes of a chart."""
 
@@ -231,12 +221,12 @@ def chart(
     x_name: str = "",
     *,
     label: str = "",
-    bars: Sequence[Bar] = (),
+    bins: Sequence[Mapping[str, Any]] = (),
     lines: Sequence[tuple[str, Points]] = (),
     dots: Sequence[tuple[str, Dots]] = (),
     ranges: Ranges | None = None,
 ) -> Chart:
-    """Draw bars with the diagonal, lines and dots, in this order. Series have a color and a legend.
+    """Draw a reliability diagram of ``bins``, lines and dots; series have a color and a legend.
 
     ``label`` describes the chart for screen readers. Points of short lines are marked.
     """
@@ -245,15 +235,19 @@ def chart(
         xs, ys = zip(*shown, strict=True)
         ranges = Ranges(min(xs), max(xs), *padded(min(ys), max(ys)))
     shapes = _axes(ranges, x_name)
-    for bar in bars:
-        x, width = ranges.x(bar.low) + 1, ranges.x(bar.high) - ranges.x(bar.low) - 2
-        top, mark = ranges.y(bar.value), ranges.y(bar.expected)
-        height = ranges.y(0) - top
+    for row in (row for row in bins if row["number"]):
+        low, high, number, confidence, accuracy = row.values()
+        x, width = ranges.x(low) + 1, ranges.x(high) - ranges.x(low) - 2
+        top, mark = ranges.y(accuracy), ranges.y(confidence)
+        tooltip = (
+            f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, "
+            f"mean confidence {confidence:.3f}, accuracy {accuracy:.3f}"
+        )
         shapes += [
-            _shape("rect", "bar1", bar.tooltip, x=x, y=top, width=width, height=height),
+            _shape("rect", "bar1", tooltip, x=x, y=top, width=width, height=ranges.y(0) - top),
             _line("expected", x, mark, x + width, mark),
         ]
-    if bars:
+    if bins:
         low, high = ranges.left, ranges.right
         ends = ranges.x(low), ranges.y(low), ranges.x(high), ranges.y(high)
         shapes.append(_line("diagonal", *ends))

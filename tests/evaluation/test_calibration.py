@@ -29,25 +29,28 @@ def test_error_by_hand():
     confidences, right = [0.9, 0.9, 0.9, 0.9, 0.55], [True, True, False, False, True]
     assert calibration_error(confidences, right) == pytest.approx(0.8 * 0.4 + 0.2 * 0.45)
     bins = reliability(confidences, right)
-    assert {index: bin.number for index, bin in enumerate(bins) if bin.number} == {8: 1, 13: 4}
-    assert bins[13][3:] == pytest.approx((0.9, 0.5))
-    (upper,) = (bin for bin in reliability([0.2], [True]) if bin.number)
-    assert upper[:2] == pytest.approx((2 / 15, 0.2)), "a bin holds its upper end"
+    assert {index: bin["number"] for index, bin in enumerate(bins) if bin["number"]} == {
+        8: 1,
+        13: 4,
+    }
+    assert [bins[13][name] for name in ("confidence", "accuracy")] == pytest.approx([0.9, 0.5])
+    (upper,) = (bin for bin in reliability([0.2], [True]) if bin["number"])
+    assert upper["high"] == pytest.approx(0.2), "a bin holds its upper end"
 
 
 def test_edges_and_nothing():
     assert calibration_error([], []) == 0.0
     assert calibration_error([0.0, 1.0], [False, True]) == 0.0
-    assert [bin.number for bin in reliability([0.0, 1.0], [False, True])] == [1, *[0] * 13, 1]
+    assert [bin["number"] for bin in reliability([0.0, 1.0], [False, True])] == [1, *[0] * 13, 1]
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
 def test_bins_hold_everything(answers: list[tuple[float, bool]]):
     confidences, right = map(list, zip(*answers, strict=True))
     bins = reliability(confidences, right)
-    assert sum(bin.number for bin in bins) == len(answers)
-    assert sum(bin.number * bin.confidence for bin in bins) == pytest.approx(sum(confidences))
-    assert sum(bin.number * bin.accuracy for bin in bins) == pytest.approx(sum(right))
+    assert sum(bin["number"] for bin in bins) == len(answers)
+    assert sum(bin["number"] * bin["confidence"] for bin in bins) == pytest.approx(sum(confidences))
+    assert sum(bin["number"] * bin["accuracy"] for bin in bins) == pytest.approx(sum(right))
     distance = abs(sum(confidences) - sum(right)) / len(answers)
     assert distance - 1e-9 <= calibration_error(confidences, right) <= 1
 
