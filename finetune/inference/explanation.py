@@ -133,9 +133,7 @@ def without(task: Task, example: Any, left_out: Collection[int]) -> Any:
         return replace(example, words=tuple(words))
     first = len(split_words(example.text)[0])
     text = _shortened(example.text, {n for n in left_out if n < first})
-    if example.pair is None:
-        return replace(example, text=text)
-    pair = _shortened(example.pair, {n - first for n in left_out if n >= first})
+    pair = example.pair and _shortened(example.pair, {n - first for n in left_out if n >= first})
     return replace(example, text=text, pair=pair)
 
 

@@ -232,8 +232,7 @@ class Task(ABC):
     @property
     def calibrated(self) -> bool:
         """True if values of the state are fitted on the validation split after training."""
-        calibrate: str = vars(self.state.config).get("calibrate", "none")
-        return calibrate != "none"
+        return bool(vars(self.state.config).get("calibrate", "none") != "none")
 
     def fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Fitted:
         """Fit fields of the state to examples with gold and their predictions, with a note.

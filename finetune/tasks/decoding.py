@@ -84,8 +84,7 @@ class TextDecoder(Decoder):
 
     def of_blank(self, example: TextExample) -> TextPrediction | None:
         """Predict no label if no text of the example has a character to read."""
-        texts = [example.text] if example.pair is None else [example.text, example.pair]
-        if any(map(str.strip, texts)):
+        if any(map(str.strip, example.texts())):
             return None
         scores = None if self.problem == "regression" else dict.fromkeys(self.labels, np.nan)
         return TextPrediction(

@@ -168,13 +168,8 @@ class QuestionAnsweringTask(Task):
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[np.ndarray]:
         """Decode the start and end logits of the first token and the context tokens [1 + m, 2]."""
-        begins, sizes = batch.words.tolist(), batch.word_lengths.tolist()
-        firsts = batch.cu_seqlens[:-1].tolist()
-        rows = [
-            (first, begin, begin + size)
-            for first, begin, size in zip(firsts, begins, sizes, strict=True)
-        ]
-        return self.state.windows(logits.cpu().numpy(), rows)
+        columns = batch.cu_seqlens[:-1], batch.words, batch.words + batch.word_lengths
+        return self.state.windows(logits.cpu().numpy(), torch.stack(columns, 1).tolist())
 
     def postprocess(self, example: Question, outputs: Sequence[WindowOutput]) -> AnswerPrediction:
         tokens = tokens_of(self.tokenizer, example.pair or "")

@@ -220,10 +220,8 @@ def _positions(num_words: Sequence[int], *, from_end: bool = False) -> list[np.n
     order = np.argsort(-lengths, kind="stable")
     lengths, begins = lengths[order], begins[order]
     counts = [int((lengths > position).sum()) for position in range(max([0, *num_words]))]
-    if from_end:
-        ends = begins + lengths - 1
-        return [ends[:count] - position for position, count in enumerate(counts)]
-    return [begins[:count] + position for position, count in enumerate(counts)]
+    first, step = (begins + lengths - 1, -1) if from_end else (begins, 1)
+    return [first[:count] + step * position for position, count in enumerate(counts)]
 
 
 def word_scores(
