@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,41 +33,9 @@ NOTHING, ABSTAINED, BLANK = _NO_CLASS = "(nothing)", "(abstained)", "(blank text
 """In a confusion matrix: no span corresponds, or a text or word has no label."""
 
 
-@dataclass(frozen=True)
-class ErrorCase:
-    """A wrong prediction, or a missed gold label or span, with its example.
-
-    Attributes:
-        example: The example.
-        category: The type of error.
-        gold: The gold value as a JSON value; None for nothing.
-        predicted: The prediction as a JSON value; None for nothing.
-        confidence: The probability of the prediction; None if it is not known.
-    """
-
-    example: Any
-    category: str
-    gold: Any = None
-    predicted: Any = None
-    confidence: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values, with the id in the data."""
-        example = self.example
-        return {
-            "category": self.category,
-            "id": example.id if example.key is None else example.key,
-            "where": example.where,
-            "gold": self.gold,
-            "predicted": self.predicted,
-            "confidence": self.confidence,
-            "text": example.line(),
-        }
-
-
-def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
+def count_categories(errors: TableRows) -> dict[str, int]:
     """Count the errors of each category, the most frequent first."""
-    return dict(Counter(error.category for error in errors).most_common())
+    return dict(Counter(error["category"] for error in errors).most_common())
 
 
 @dataclass(frozen=True)
@@ -80,7 +47,7 @@ class Analysis:
     tables: dict[str, TableRows]
     bins: TableRows
     """The reliability diagram; empty where probabilities are not known."""
-    errors: list[ErrorCase]
+    errors: TableRows
     split: str = ""
     predictions: str = ""
     aligned: AlignedRuns = field(default_factory=lambda: AlignedRuns((), ""))
@@ -145,8 +112,12 @@ def confusion_tables(pairs: Counter[Any]) -> dict[str, TableRows]:
     return {"confusion": matrix, "confused": confused}
 
 
-def mistakes(run: Tables) -> list[ErrorCase]:
-    """List every wrong and every missed item in order; errors of numbers by their size."""
+def mistakes(run: Tables) -> TableRows:
+    """List every wrong and every missed item in order; errors of numbers by their size.
+
+    A row has the index of the ``example``, the ``category`` of the error, gold and prediction as
+    JSON values, None for nothing, and the ``confidence`` of the prediction if it is known.
+    """
     type, items = run.type, run.items
     if type.sides is None:
         return []
@@ -157,13 +128,13 @@ def mistakes(run: Tables) -> list[ErrorCase]:
     if not type.in_words and not has_score[items.predicted != ""].all():
         has_score[:] = False  # a confidence is told where all are comparable
 
-    cases = []
+    rows = TableRows()
     for item in wrong.tolist():
         gold, predicted = type.sides(run, item)
+        row = {"example": int(items.example[item]), "category": items.category(item)}
         confidence = float(items.score[item]) if has_score[item] else None
-        example = run.examples[items.example[item]]
-        cases.append(ErrorCase(example, items.category(item), gold, predicted, confidence))
-    return cases
+        rows.append({**row, "gold": gold, "predicted": predicted, "confidence": confidence})
+    return rows
 
 
 def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
@@ -173,9 +144,13 @@ def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
     """
     categories = count_categories(analysis.errors)
     by_category: dict[str, list[dict[str, Any]]] = {name: [] for name in categories}
-    for error in sorted(analysis.errors, key=lambda error: -(error.confidence or 0.0)):
-        if len(by_category[error.category]) < num_examples:
-            by_category[error.category].append(error.to_dict())
+    for error in sorted(analysis.errors, key=lambda error: -(error["confidence"] or 0.0)):
+        if len(rows := by_category[error["category"]]) < num_examples:
+            example = analysis.run.examples[error["example"]]
+            id = example.id if example.key is None else example.key
+            row = {"category": error["category"], "id": id, "where": example.where}
+            row |= {name: error[name] for name in ("gold", "predicted", "confidence")}
+            rows.append(row | {"text": example.line()})
     return {
         "predictions": analysis.predictions,
         "gold": analysis.aligned.gold,

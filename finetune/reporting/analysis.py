@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from finetune import types
-from finetune.evaluation.error_analysis import TITLES, Analysis, ErrorCase
-from finetune.evaluation.items import Tables
+from finetune.evaluation.error_analysis import TITLES, Analysis
+from finetune.evaluation.items import TableRows, Tables
 from finetune.reporting.rendering import PageTable, clip
 from finetune.types import UNANSWERABLE, Question, Span, TokenExample
 
@@ -58,24 +58,24 @@ def error_examples(
     has both: its text, and its context as sentences.
     """
     run = analysis.run
-    by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
+    by_example = defaultdict[int, TableRows](list)
     for error in analysis.errors:
-        by_id[error.example.id].append(error)
-    if not by_id:
+        by_example[error["example"]].append(error)
+    if not by_example:
         return [], 0  # also of senses and subwords, whose errors are not listed
-    order = sorted(by_id, key=lambda id: -max(error.confidence or 0.0 for error in by_id[id]))
-    indices = {example.id: index for index, example in enumerate(run.examples)}
-    chosen = [run.examples[indices[id]] for id in order[:most]]
+    order = sorted(by_example, key=lambda i: -max(e["confidence"] or 0.0 for e in by_example[i]))
+    chosen = [run.examples[index] for index in order[:most]]
     explanations = explain(chosen) if explain and chosen else [()] * len(chosen)
     examples = []
-    for example, of_labels in zip(chosen, explanations, strict=True):
-        errors, index = by_id[example.id], indices[example.id]
-        sides = [side for error in errors for side in (error.gold, error.predicted)]
+    for index, example, of_labels in zip(order[:most], chosen, explanations, strict=True):
+        errors = by_example[index]
+        sides = [side for error in errors for side in (error["gold"], error["predicted"])]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
+        categories = (e["category"] for e in errors if not run.items.has_sizes)
         content = {
             "run": name,
             "where": example.where or f"example {example.id}",
-            "categories": [*dict.fromkeys(e.category for e in errors if not run.items.has_sizes)],
+            "categories": [*dict.fromkeys(categories)],
             "labels": list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
             "errors": errors,
             **dict.fromkeys(("texts", "sentences", "gold", "predicted", "probabilities"), ()),
@@ -91,12 +91,15 @@ def error_examples(
             content["votes"] = example.votes
             content |= _values(run, index, errors)
         examples.append(content | {"explanations": _explained_words(errors, of_labels)})
-    return examples, len(by_id)
+    return examples, len(by_example)
 
 
-def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, Any]:
+def _values(run: Tables, index: int, errors: TableRows) -> dict[str, Any]:
     error, sides = errors[0], list[list[Any]]()
-    for value, shown in ((run.gold[index], error.gold), (run.predicted[index], error.predicted)):
+    for value, shown in (
+        (run.gold[index], error["gold"]),
+        (run.predicted[index], error["predicted"]),
+    ):
         shown = shown["text"] if isinstance(shown, Mapping) else shown
         values = dict.fromkeys(value if isinstance(value, tuple) else [shown])
         sides.append([value for value in values if value not in ("", None)])
@@ -106,7 +109,7 @@ def _values(run: Tables, index: int, errors: Sequence[ErrorCase]) -> dict[str, A
         "gold": sides[0],
         "predicted": sides[1],
         "probabilities": [(clip(text, _MOST_CHARACTERS), p, mark) for text, p, mark in ranked],
-        "confidence": None if isinstance(run.predicted[index], tuple) else error.confidence,
+        "confidence": None if isinstance(run.predicted[index], tuple) else error["confidence"],
         "deviation": float(run.items.columns["deviation"][index]) if has_size else None,
     }
 
@@ -130,8 +133,8 @@ def _ranked(prediction: types.Prediction, example: Any) -> list[tuple[str, float
     return sorted(scored, key=lambda row: -row[1])[:4]
 
 
-def _explained_words(errors: Sequence[ErrorCase], explanations: Sequence[Any]) -> list[Any]:
-    wrong = [e.predicted for e in errors if isinstance(e.predicted, Mapping)]
+def _explained_words(errors: TableRows, explanations: Sequence[Any]) -> list[Any]:
+    wrong = [e["predicted"] for e in errors if isinstance(e["predicted"], Mapping)]
     explained = []
     for attribution in explanations:
         label, span = attribution.label.label, attribution.label.words
@@ -147,8 +150,8 @@ def _explained_words(errors: Sequence[ErrorCase], explanations: Sequence[Any]) -
     return explained
 
 
-def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Part]]]:
-    context, sides = example.pair or "", (error.gold, error.predicted)
+def _in_context(example: Question, error: Mapping[str, Any]) -> list[tuple[str, list[Part]]]:
+    context, sides = example.pair or "", (error["gold"], error["predicted"])
     edges = [edge for side in sides if side for edge in (side["start"], side["end"])]
     if not edges or not all(isinstance(edge, int) for edge in edges):
         return []
@@ -164,14 +167,12 @@ def _in_context(example: Question, error: ErrorCase) -> list[tuple[str, list[Par
     return sentences
 
 
-def _highlighted(
-    run: Tables, index: int, errors: Sequence[ErrorCase]
-) -> list[tuple[str, list[Part]]]:
+def _highlighted(run: Tables, index: int, errors: TableRows) -> list[tuple[str, list[Part]]]:
     # all spans of gold and prediction; of plain tags and relations, only wrong ones
     example, items = run.examples[index], run.items.take(run.items.example == index)
     gold, predicted = wrong = [
         {Span(side["start"], side["end"], side["label"]) for side in sides if side}
-        for sides in ([e.gold for e in errors], [e.predicted for e in errors])
+        for sides in ([e["gold"] for e in errors], [e["predicted"] for e in errors])
     ]
     all_values = [{*side} - {None} for side in (items.gold, items.predicted)]
     if all(isinstance(value, Span) for side in all_values for value in side):

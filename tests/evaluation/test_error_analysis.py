@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from finetune.evaluation.decisions import Decisions
 from finetune.evaluation.error_analysis import (
-    ErrorCase,
+    Analysis,
+    analysis_dict,
     analyze_predictions,
     count_categories,
 )
+from finetune.evaluation.items import TableRows
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.prediction_types.spans import MATCHES as CATEGORIES
 from finetune.types import (
@@ -143,28 +145,28 @@ SENTENCE = TokenExample(7, WORDS, where="a.conll:3")
 TEXTS = [TextExample(index, f"text {index}", where=f"a:{index}") for index in range(3)]
 
 
-def span_errors(gold: list[Span], predicted: list[Span], scores=None) -> list[ErrorCase]:
-    scores = scores or (0.5,) * len(predicted)
+def analysis_of_spans(gold: list[Span], predicted: list[Span], *scores: float) -> Analysis:
     examples = [replace(SENTENCE, spans=tuple(gold))]
-    prediction = SpanPrediction(7, WORDS, tuple(predicted), scores)
-    return analyze_predictions(TYPES["spans"].tables_of(examples, [prediction])).errors
+    prediction = SpanPrediction(7, WORDS, tuple(predicted), scores or (0.5,) * len(predicted))
+    return analyze_predictions(TYPES["spans"].tables_of(examples, [prediction]))
 
 
-def word_errors(gold: str, predicted: str, scores=()) -> list[ErrorCase]:
+def word_errors(gold: str, predicted: str, scores=()) -> TableRows:
     examples = [replace(SENTENCE, tags=tuple(gold))]
     prediction = TokenPrediction(7, WORDS, tuple(predicted), scores)
     return analyze_predictions(TYPES["plain tags"].tables_of(examples, [prediction])).errors
 
 
-def text_errors(form: str, gold: list, predictions: list, texts=TEXTS) -> list[ErrorCase]:
+def text_errors(form: str, gold: list, predictions: list, texts=TEXTS) -> TableRows:
     examples = [replace(text, label=label) for text, label in zip(texts, gold, strict=False)]
     return analyze_predictions(TYPES[form].tables_of(examples, predictions)).errors
 
 
 def test_a_boundary_error_with_its_sentence():
     gold = [Span(0, 2, "PER"), Span(3, 5, "LOC")]
-    (found,) = span_errors(gold, [Span(0, 2, "PER"), Span(4, 5, "LOC")], (0.5, 0.75))
-    assert found.to_dict() == {
+    found = analysis_of_spans(gold, [Span(0, 2, "PER"), Span(4, 5, "LOC")], 0.5, 0.75)
+    (error,) = analysis_dict(found, 1)["examples"]["boundary"]
+    assert error == {
         "category": "boundary",
         "id": 7,
         "where": "a.conll:3",
@@ -188,38 +190,38 @@ drawn = st.lists(
 
 @given(drawn, drawn)
 def test_every_wrong_span_is_in_one_error(gold: list[Span], predicted: list[Span]):
-    found = span_errors(gold, predicted)
+    found = analysis_of_spans(gold, predicted).errors
     for side, spans, other in (("gold", gold, predicted), ("predicted", predicted, gold)):
-        sides = [getattr(error, side) for error in found]
+        sides = [error[side] for error in found]
         there = [Span(r["start"], r["end"], r["label"]) for r in sides if r is not None]
         assert sorted(there) == sorted(set(spans) - set(other))
-    assert {error.category for error in found} <= {*CATEGORIES[1:]}  # all but the right ones
+    assert {error["category"] for error in found} <= {*CATEGORIES[1:]}  # all but the right ones
     assert sum(count_categories(found).values()) == len(found)
 
 
 def test_words():
     found = word_errors("NNVNN", "NVVDV", (0.9, 0.8, 1.0, 0.6, 0.95))
     assert count_categories(found) == {"N taken for V": 2, "N taken for D": 1}
-    assert [m.gold["text"] for m in found] == ["Lima", "New", "York"]
+    assert [m["gold"]["text"] for m in found] == ["Lima", "New", "York"]
 
 
 def test_labels_sets_and_numbers():
     answers = zip("aab", (0.9, 0.6, 0.7), strict=True)
     found = text_errors("label", ["a", "b", "a"], [TextPrediction(0, *each) for each in answers])
-    assert [(m.category, m.example.id, m.confidence) for m in found] == [
+    assert [(m["category"], m["example"], m["confidence"]) for m in found] == [
         ("b taken for a", 1, 0.6),
         ("a taken for b", 2, 0.7),
     ]
     answer = TextPrediction(0, ("y", "z"), scores={"x": 0.2, "y": 0.9, "z": 0.6})
     found = text_errors("labels", [("x", "y")], [answer])
-    assert [(m.category, m.gold, m.predicted, m.confidence) for m in found] == [
+    assert [(m["category"], m["gold"], m["predicted"], m["confidence"]) for m in found] == [
         ("miss", "x", None, pytest.approx(0.8)),
         ("false positive", None, "z", 0.6),
     ]
     numbers = [TextPrediction(0, number) for number in (1.5, 0.0, 3.0)]
     found = text_errors("number", [1.0, 2.0, 3.0], numbers)
-    assert [m.example.id for m in found] == [1, 0, 2]
-    assert [m.confidence for m in found] == [None, None, None]
+    assert [m["example"] for m in found] == [1, 0, 2]
+    assert [m["confidence"] for m in found] == [None, None, None]
 
 
 def test_an_answer_that_was_left_out_lowers_no_precision():
@@ -244,11 +246,11 @@ def test_abstaining_is_a_category_and_a_column_of_confusions():
         {"gold": "b", "predicted": {"a": 0, "b": 0} | none | {"(abstained)": 1}},
     ]
     assert not analysis.tables["confused"]
-    assert [error.category for error in analysis.errors] == ["abstained", "blank text"]
+    assert [error["category"] for error in analysis.errors] == ["abstained", "blank text"]
     question = ChoiceQuestion(0, "Where?", None, 1, "a:0", choices=("x", "y"))
     choice = ChoicePrediction(0, None, "", (0.6, 0.4), decided={"withheld": 0})
     (error,) = analyze_predictions(TYPES["choice"].tables_of([question], [choice])).errors
-    assert error.category == "abstained"
+    assert error["category"] == "abstained"
 
 
 @pytest.mark.parametrize(
@@ -268,5 +270,5 @@ def test_words_keep_their_probabilities_if_the_model_abstains(name: str, schemes
     assert before.scores != after.scores
     if schemes[0] is None:
         assert before.tables["risk"] == after.tables["risk"]
-        left_out = [error for error in after.errors if error.category == "abstained"]
-        assert [(e.predicted, e.confidence) for e in left_out] == [(None, 0.4), (None, 0.6)]
+        left_out = [error for error in after.errors if error["category"] == "abstained"]
+        assert [(e["predicted"], e["confidence"]) for e in left_out] == [(None, 0.4), (None, 0.6)]
