@@ -16,7 +16,6 @@ import importlib.util
 import json
 import re
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -287,16 +286,33 @@ def _export(task: Task, model: Any, fresh: Path) -> tuple[list[str], str]:
     padded = model.encoder.padded_inputs(pack(groups[3]))  # two sequences, [2, L] each
     inputs = {name: padded[name] for name in names}
     model_type = model.encoder.model.config.model_type
-    axes = ["batch"]
+    dynamic = {name: {0: "batch", 1: "sequence"} for name in (*inputs, "logits")}
     if isinstance(model, SpanClassifier):
         starts = [torch.tensor(sequence.word_starts[:-1]) for sequence in groups[3]]
         inputs["words"] = nn.utils.rnn.pad_sequence(starts, batch_first=True)
-        axes.append("words")
-    elif task.description.words or isinstance(model, QuestionAnswerer):
-        axes.append("sequence")
+        dynamic |= {name: {0: "batch", 1: "words"} for name in ("words", "logits")}
+    elif not (task.description.words or isinstance(model, QuestionAnswerer)):
+        del dynamic["logits"][1]
     module = Logits(model.tagger if isinstance(model, CrfTagger) else model, tuple(inputs))
-    with packed_attention(model.encoder.model.config, "eager"):  # others guard against empty rows
-        _trace(module, inputs, fresh / GRAPH, axes)
+    with (
+        packed_attention(model.encoder.model.config, "eager"),  # others guard against empty rows
+        warnings.catch_warnings(),
+        torch.no_grad(),
+    ):
+        warnings.simplefilter("ignore")  # the tracer is old; shapes may be constants
+        # The other exporter (``dynamo=True``) is slower, needs more packages, and makes graphs that
+        # are not faster. Tracing can fix decisions by the size of the traced batch: compare on
+        # others.
+        torch.onnx.export(
+            module.eval(),
+            tuple(inputs.values()),
+            str(fresh / GRAPH),
+            input_names=list(inputs),
+            output_names=["logits"],
+            dynamic_axes=dynamic,
+            opset_version=OPSET,
+            dynamo=False,
+        )
     differences, sizes = [], []
     with torch.no_grad():
         exported = OnnxModel(fresh, threads=torch.get_num_threads())
@@ -358,25 +374,3 @@ class Logits(nn.Module):
             return torch.stack([output.start_logits, output.end_logits], -1)
         logits: Tensor = output.logits
         return logits
-
-
-def _trace(
-    module: nn.Module, inputs: Mapping[str, Tensor], path: Path, axes: Sequence[str]
-) -> None:
-    # The other exporter (``dynamo=True``) is slower, needs more packages, and makes graphs that are
-    # not faster. Tracing can fix decisions by the size of the traced batch: compare on others.
-    sizes = {name: "words" if name.startswith("word") else "sequence" for name in inputs}
-    dynamic = {name: {0: "batch", 1: size} for name, size in sizes.items()}
-    dynamic["logits"] = dict(enumerate(axes))
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the tracer is old; shapes may be constants
-        torch.onnx.export(
-            module.eval(),
-            tuple(inputs.values()),
-            str(path),
-            input_names=list(inputs),
-            output_names=["logits"],
-            dynamic_axes=dynamic,
-            opset_version=OPSET,
-            dynamo=False,
-        )
