@@ -53,11 +53,15 @@ class _Line(NamedTuple):
 
 
 @dataclass
-class PackingCounts:
-    """Counts of packed lines and tokens."""
+class Packer:
+    """Packs the lines of documents into numbered sequences, and counts them."""
 
-    frequency: Any
-    """Occurrences of each subword [V]."""
+    tokenizer: SubwordTokenizer
+    max_length: int
+    """The longest sequence in tokens, with special tokens."""
+    packing: Packing
+    """End sequences with their document, or go on after a separator. Documents in one sequence have
+    an empty line between them."""
     lines: int = 0
     cut: int = 0
     """Lines over the limit, which were cut."""
@@ -65,121 +69,95 @@ class PackingCounts:
     """Lines without subwords, which have no place in a sequence."""
     sequences: int = 0
 
-    def note(self, room: int) -> str:
-        """Describe the text for the log, where ``room`` subwords fit in a sequence."""
+    def __post_init__(self) -> None:
+        """Prepare the counts ``frequency`` of each subword [V], and the separator."""
+        self.room = self.tokenizer.room(self.max_length)
+        self.frequency: Array = np.zeros(len(self.tokenizer.tokenizer), np.int64)
+        self._separator = _Line("", [self.tokenizer.tokenizer.sep_token_id], [0])
+
+    def note(self) -> str:
+        """Describe the packed text for the log."""
         subwords = int(self.frequency.sum())
-        full = subwords / max(1, self.sequences * room)
+        full = subwords / max(1, self.sequences * self.room)
         note = (
             f"{quantity(subwords, 'subword')} of {quantity(self.lines, 'line')} in "
             f"{quantity(self.sequences, 'sequence')}, {full:.0%} full"
         )
         if self.cut:
-            note += f"; {quantity(self.cut, 'line')} over {room} subwords cut between words"
+            note += f"; {quantity(self.cut, 'line')} over {self.room} subwords cut between words"
         if self.empty:
             note += f"; {quantity(self.empty, 'line')} without subwords left out"
         return note
 
+    def pack(self, documents: Sequence[TextExample]) -> Iterator[TextBlock]:
+        """Pack documents, with one line of ``text`` for each unit that stays whole."""
+        block, size, source = list[_Line](), 0, TextExample(0, "")
+        for document, lines in self._tokenized(documents):
+            if block and (self.packing == "doc-sentences" or document.key != source.key):
+                yield self._block(block, source)
+                block, size = [], 0
+            elif block:
+                block.append(self._separator)
+                size += 1
+            self.lines += len(lines)
+            for line in lines:
+                self.empty += not line.ids
+                parts: Iterable[_Line] = [line] if line.ids else []
+                if len(line.ids) > self.room:
+                    self.cut += 1
+                    parts = self._cut(line, self.room - size)
+                for part in parts:
+                    if size + len(part.ids) > self.room:
+                        yield self._block(block, source)
+                        block, size = [], 0
+                    source = source if block else document
+                    block.append(part)
+                    size += len(part.ids)
+        if block:
+            yield self._block(block, source)
 
-def pack_documents(
-    documents: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int, packing: Packing
-) -> tuple[Examples, PackingCounts]:
-    """Pack lines into numbered sequences, and count them. Many sequences are kept on disk.
+    def _block(self, block: list[_Line], source: TextExample) -> TextBlock:
+        while block[-1] is self._separator:
+            del block[-1]
+        ids, starts, lines = array("i"), array("i"), array("i")
+        for line in block:
+            lines.append(len(starts))
+            starts.extend([len(ids) + start for start in line.starts])
+            ids.extend(line.ids)
+        text = "\n".join([line.text for line in block])
+        origin: Any = {"where": source.where, "key": source.key, "document": source.id}
+        subwords = ids.tobytes(), starts.tobytes(), lines.tobytes()
+        self.sequences += 1
+        return TextBlock(self.sequences - 1, text, subwords=subwords, **origin)
 
-    Args:
-        documents: Documents, one line of ``text`` for each unit that stays whole.
-        tokenizer: Counts the subwords.
-        max_length: The longest sequence in tokens, with special tokens.
-        packing: End sequences with their document, or go on after a separator. Documents in one
-            sequence have an empty line between them.
-    """
-    counts = PackingCounts(np.zeros(len(tokenizer.tokenizer), np.int64))
-    room = tokenizer.room(max_length)
-    return collected(_packed(documents, tokenizer, room, packing, counts), "packing"), counts
+    def _tokenized(
+        self, documents: Sequence[TextExample]
+    ) -> Iterator[tuple[TextExample, list[_Line]]]:
+        remaining = iter(documents)
+        while chunk := list(islice(remaining, DOCUMENTS_AT_ONCE)):
+            texts = [document.text.split("\n") for document in chunk]
+            all_lines = [line for lines in texts for line in lines]
+            subwords = self.tokenizer.subwords_with_words(all_lines)
+            flat = np.array(list(chain.from_iterable(ids for ids, _ in subwords)), np.int64)
+            self.frequency += np.bincount(flat, minlength=len(self.frequency))
+            subwords_of_lines = iter(subwords)
+            for document, lines in zip(chunk, texts, strict=True):
+                yield document, [_Line(line, *next(subwords_of_lines)) for line in lines]
 
-
-def _packed(
-    documents: Sequence[TextExample],
-    tokenizer: SubwordTokenizer,
-    room: int,
-    packing: Packing,
-    counts: PackingCounts,
-) -> Iterator[TextBlock]:
-    separator = _Line("", [tokenizer.tokenizer.sep_token_id], [0])
-    block, size, source = list[_Line](), 0, TextExample(0, "")
-    for document, lines in _tokenized(documents, tokenizer, counts.frequency):
-        if block and (packing == "doc-sentences" or document.key != source.key):
-            yield _block(block, source, separator, counts)
-            block, size = [], 0
-        elif block:
-            block.append(separator)
-            size += 1
-        counts.lines += len(lines)
-        for line in lines:
-            counts.empty += not line.ids
-            parts: Iterable[_Line] = [line] if line.ids else []
-            if len(line.ids) > room:
-                counts.cut += 1
-                parts = _cut(line, tokenizer, room - size, room)
-            for part in parts:
-                if size + len(part.ids) > room:
-                    yield _block(block, source, separator, counts)
-                    block, size = [], 0
-                source = source if block else document
-                block.append(part)
-                size += len(part.ids)
-    if block:
-        yield _block(block, source, separator, counts)
-
-
-def _block(
-    block: list[_Line], source: TextExample, separator: _Line, counts: PackingCounts
-) -> TextBlock:
-    while block[-1] is separator:
-        del block[-1]
-    ids, starts, lines = array("i"), array("i"), array("i")
-    for line in block:
-        lines.append(len(starts))
-        starts.extend([len(ids) + start for start in line.starts])
-        ids.extend(line.ids)
-    counts.sequences += 1
-    return TextBlock(
-        counts.sequences - 1,
-        "\n".join([line.text for line in block]),
-        where=source.where,
-        key=source.key,
-        document=source.id,
-        subwords=(ids.tobytes(), starts.tobytes(), lines.tobytes()),
-    )
-
-
-def _tokenized(
-    documents: Sequence[TextExample], tokenizer: SubwordTokenizer, frequency: Array
-) -> Iterator[tuple[TextExample, list[_Line]]]:
-    remaining = iter(documents)
-    while chunk := list(islice(remaining, DOCUMENTS_AT_ONCE)):
-        texts = [document.text.split("\n") for document in chunk]
-        subwords = tokenizer.subwords_with_words([line for lines in texts for line in lines])
-        flat = np.array(list(chain.from_iterable(ids for ids, _ in subwords)), np.int64)
-        frequency += np.bincount(flat, minlength=len(frequency))
-        subwords_of_lines = iter(subwords)
-        for document, lines in zip(chunk, texts, strict=True):
-            yield document, [_Line(line, *next(subwords_of_lines)) for line in lines]
-
-
-def _cut(line: _Line, tokenizer: SubwordTokenizer, space: int, room: int) -> Iterator[_Line]:
-    offsets = tokenizer.backend.encode(line.text, add_special_tokens=False).offsets
-    bounds = [*line.starts, len(line.ids)]
-    begin, text_begin, limit = 0, 0, space if space >= room // 4 else room
-    while begin < len(line.ids):
-        end = bounds[bisect_right(bounds, begin + limit) - 1]
-        if end <= begin:  # the word begins a sequence, and is cut if it is over the limit
-            end = bounds[bisect_right(bounds, begin + room) - 1]
-            end = end if end > begin else begin + room
-        text_end = offsets[end - 1][1] if end < len(line.ids) else len(line.text)
-        inside = bounds[bisect_left(bounds, begin) : bisect_left(bounds, end)]
-        starts = sorted({0, *(start - begin for start in inside)})
-        yield _Line(line.text[text_begin:text_end], line.ids[begin:end], starts)
-        begin, text_begin, limit = end, text_end, room
+    def _cut(self, line: _Line, space: int) -> Iterator[_Line]:
+        offsets = self.tokenizer.backend.encode(line.text, add_special_tokens=False).offsets
+        room, bounds = self.room, [*line.starts, len(line.ids)]
+        begin, text_begin, limit = 0, 0, space if space >= room // 4 else room
+        while begin < len(line.ids):
+            end = bounds[bisect_right(bounds, begin + limit) - 1]
+            if end <= begin:  # the word begins a sequence, and is cut if it is over the limit
+                end = bounds[bisect_right(bounds, begin + room) - 1]
+                end = end if end > begin else begin + room
+            text_end = offsets[end - 1][1] if end < len(line.ids) else len(line.text)
+            inside = bounds[bisect_left(bounds, begin) : bisect_left(bounds, end)]
+            starts = sorted({0, *(start - begin for start in inside)})
+            yield _Line(line.text[text_begin:text_end], line.ids[begin:end], starts)
+            begin, text_begin, limit = end, text_end, room
 
 
 def large_documents(
@@ -206,13 +184,14 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
     data = with_held_out_splits(data, config, HELD_OUT_SHARE)
     splits, notes, frequency = dict[str, Examples](), list[str](), list[int]()
     for split, documents in data.splits.items():
-        sequences, counts = pack_documents(documents, tokenizer, longest, config.packing)
+        packer = Packer(tokenizer, longest, config.packing)
+        sequences = collected(packer.pack(documents), "packing")
         if not sequences:
             raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
-        notes.append(f"{split}: {counts.note(tokenizer.room(longest))}")
+        notes.append(f"{split}: {packer.note()}")
         splits[split] = sequences.replace("key", repeat(None, len(sequences)))
         if split == "train":
-            frequency = counts.frequency.tolist()
+            frequency = packer.frequency.tolist()
             if sampled := [*_resampled(sequences, config.alpha)]:
                 chosen, notes_of_sources = zip(*sampled, strict=True)
                 splits[split] = splits[split].take(np.concatenate(chosen)).renumbered()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.packing import pack_documents
+from finetune.pretraining.packing import Packer
 from finetune.pretraining.task import MaskFilling
 from finetune.types import TextExample
 from tests import fixtures as fx
@@ -32,7 +32,8 @@ def tokenizer(family: str) -> SubwordTokenizer:
 @pytest.mark.parametrize("max_length", [12, 40, 64])
 def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None:
     subwords = tokenizer(family)
-    blocks, counts = pack_documents(documents(DOCUMENTS), subwords, max_length, packing)
+    counts = Packer(subwords, max_length, packing)
+    blocks = list(counts.pack(documents(DOCUMENTS)))
     room = max_length - 2
     for block in blocks:
         lines = block.text.split("\n")
@@ -81,13 +82,13 @@ def test_blocks_know_their_subwords(family: str, packing: str, nsp: bool, tmp_pa
 
 def test_documents_end_blocks_or_are_separated() -> None:
     subwords = tokenizer("bert")
-    by_document, _ = pack_documents(documents(DOCUMENTS), subwords, 64, "doc-sentences")
-    full, _ = pack_documents(documents(DOCUMENTS), subwords, 64, "full-sentences")
+    by_document = list(Packer(subwords, 64, "doc-sentences").pack(documents(DOCUMENTS)))
+    full = list(Packer(subwords, 64, "full-sentences").pack(documents(DOCUMENTS)))
     assert len(full) < len(by_document)
     assert not any("" in block.text.split("\n") for block in by_document)
     assert any("" in block.text.split("\n") for block in full)
     sources = [TextExample(0, LINES[0], key="en"), TextExample(1, LINES[1], key="de")]
-    blocks, _ = pack_documents(sources, subwords, 64, "full-sentences")
+    blocks = Packer(subwords, 64, "full-sentences").pack(sources)
     assert [block.key for block in blocks] == ["en", "de"], "sources are not mixed"
 
 
@@ -98,7 +99,8 @@ def test_documents_end_blocks_or_are_separated() -> None:
 def test_long_lines(family: str, text: str) -> None:
     """Also a line that is one word, without spaces, or far over the limit."""
     subwords = tokenizer(family)
-    blocks, counts = pack_documents(documents([text]), subwords, 20, "doc-sentences")
+    counts = Packer(subwords, 20, "doc-sentences")
+    blocks = list(counts.pack(documents([text])))
     ids = [memoryview(block.subwords[0]).cast("i").tolist() for block in blocks]
     sizes = list(map(len, ids))
     assert max(sizes) <= 18 and list(chain.from_iterable(ids)) == subwords.text_subwords([text])[0]
