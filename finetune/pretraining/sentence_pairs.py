@@ -48,11 +48,8 @@ class _PackedLines:
 
     def __init__(self, sequences: FlatSequences) -> None:
         assert sequences.targets is not None
-        self.ids, self.words, self.lines = (
-            sequences.ids,
-            sequences.words,
-            sequences.targets["lines"],
-        )
+        self.ids, self.words = sequences.ids, sequences.words
+        self.lines = sequences.targets["lines"]
         self.document = sequences.targets["document"].values
 
     def num_lines(self, sequence: int) -> int:
@@ -73,6 +70,41 @@ class _PackedLines:
             for number in range(line, self.num_lines(sequence)):
                 yield self.part(sequence, number, number + 1)
             sequence, line = sequence + 1, 0
+
+    def pair(
+        self, row: int, adjacent: bool, room: int, generator: np.random.Generator
+    ) -> tuple[_Part, _Part]:
+        number = self.num_lines(row)
+        split = 1 + int(generator.integers(number - 1)) if number > 1 else 1
+        first = self.part(row, 0, split)
+        free = room - len(first.ids)
+        if adjacent:
+            return first, self.part(row, split, number).cut(free)
+        sequence, line = self._random_line(self.document[row], free, generator)
+        ids, starts = list[int](), [0]
+        for part in self.lines_from(sequence, line):
+            if len(ids) + len(part.ids) > free:
+                break
+            starts += [len(ids) + start for start in part.starts[1:]]
+            ids += part.ids
+        if ids:
+            return first, _Part(ids, starts)
+        second = self.part(sequence, line, line + 1)
+        first = first.cut(max(room // 2, room - len(second.ids)))
+        return first, second.cut(room - len(first.ids))
+
+    def _random_line(
+        self, document: int, free: int, generator: np.random.Generator
+    ) -> tuple[int, int]:
+        for _ in range(TRIES):
+            sequence = int(generator.integers(len(self.document)))
+            line = int(generator.integers(self.num_lines(sequence)))
+            if self.document[sequence] != document:
+                if len(self.part(sequence, line, line + 1).ids) <= free:
+                    return sequence, line
+        sequences = (self.document != document).nonzero()[0]
+        sequence = int(sequences[generator.integers(len(sequences))])
+        return sequence, int(generator.integers(self.num_lines(sequence)))
 
 
 def sentence_pairs(
@@ -104,7 +136,7 @@ def sentence_pairs(
         generator = keyed_generator(seed, epoch, example, PAIRS + 1)
         chosen_half = keyed_generator(seed, epoch, example, PAIRS).random() < 0.5
         adjacent = chosen_half and lines.num_lines(row) > 1
-        first, second = _pair(lines, row, adjacent, room, generator)
+        first, second = lines.pair(row, adjacent, room, generator)
         before = [*prefix, *first.ids, *middle]
         ids = [*before, *second.ids, *suffix]
         types = [int(position >= len(before)) for position in range(len(ids))]
@@ -113,43 +145,6 @@ def sentence_pairs(
         target = {"next": [int(not adjacent)]}
         pairs.append(TokenSequence(example, ids, types, starts, 0, target))
     return FlatSequences.of(pairs)
-
-
-def _pair(
-    lines: _PackedLines, row: int, adjacent: bool, room: int, generator: np.random.Generator
-) -> tuple[_Part, _Part]:
-    number = lines.num_lines(row)
-    split = 1 + int(generator.integers(number - 1)) if number > 1 else 1
-    first = lines.part(row, 0, split)
-    free = room - len(first.ids)
-    if adjacent:
-        return first, lines.part(row, split, number).cut(free)
-    sequence, line = _random_line(lines, lines.document[row], free, generator)
-    ids, starts = list[int](), [0]
-    for part in lines.lines_from(sequence, line):
-        if len(ids) + len(part.ids) > free:
-            break
-        starts += [len(ids) + start for start in part.starts[1:]]
-        ids += part.ids
-    if ids:
-        return first, _Part(ids, starts)
-    second = lines.part(sequence, line, line + 1)
-    first = first.cut(max(room // 2, room - len(second.ids)))
-    return first, second.cut(room - len(first.ids))
-
-
-def _random_line(
-    lines: _PackedLines, document: int, free: int, generator: np.random.Generator
-) -> tuple[int, int]:
-    for _ in range(TRIES):
-        sequence = int(generator.integers(len(lines.document)))
-        line = int(generator.integers(lines.num_lines(sequence)))
-        if lines.document[sequence] != document:
-            if len(lines.part(sequence, line, line + 1).ids) <= free:
-                return sequence, line
-    sequences = (lines.document != document).nonzero()[0]
-    sequence = int(sequences[generator.integers(len(sequences))])
-    return sequence, int(generator.integers(lines.num_lines(sequence)))
 
 
 def pair_notes(data: Dataset) -> list[str]:
