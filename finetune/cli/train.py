@@ -253,14 +253,14 @@ def train_once(
     data: Any = None,
     folder: RunWriter | None = None,
     *,
-    recipe_run: RecipeRun | None = None,
-    repeatable: bool | None = None,
     reporter: Reporter | None = None,
+    **options: Any,
 ) -> TrainedRun | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
-    ``data`` replaces the data of the settings. Returns None on all processes but the main one.
-    After Ctrl-C the program prints ``resume_command`` and exits with 130.
+    ``data`` replaces the data of the settings; ``options`` are those of ``api.train_once``. Returns
+    None on all processes but the main one. After Ctrl-C the program prints ``resume_command`` and
+    exits with 130.
     """
     from finetune import api
     from finetune.reporting.environment import command_line
@@ -269,16 +269,8 @@ def train_once(
 
     reporter = reporter or Reporter(quiet=not is_main_process())
     with resumable(reporter, resume_command, Path(config.out or "")):
-        run = api.train_once(
-            task,
-            config,
-            data,
-            command=command_line(),
-            folder=folder,
-            recipe_run=recipe_run,
-            repeatable=repeatable,
-            reporter=reporter,
-        )
+        options |= {"command": command_line(), "folder": folder, "reporter": reporter}
+        run = api.train_once(task, config, data, **options)
     if run is not None:
         show(score_lines(run))
         for line in run.summary:

@@ -230,44 +230,34 @@ def _meaning(
 
     errors: Any = untyped
     hub, what = f"the hub at {constants.ENDPOINT}", _named(repo_type, id)
-    page = f"{constants.ENDPOINT}/{'datasets/' if repo_type == 'dataset' else ''}{id}"
+    if isinstance(error, errors.GatedRepoError):
+        page = f"{constants.ENDPOINT}/{'datasets/' if repo_type == 'dataset' else ''}{id}"
+        return f"{what} is gated: ask for access at {page}, and {_SIGN_IN}.", "refused"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{what} has no revision {revision!r}: name a branch, tag or commit.", "revision"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"{what} does not exist on {hub}, or it is private: then {_SIGN_IN}.", "missing"
+    if isinstance(error, errors.HFValidationError):
+        return f"{what}: this is no id of a repository (NAME or OWNER/NAME).", "missing"
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return _not_cached(repo_type, id, revision), "unreachable"
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code
+        if status == 401:
+            return f"{what}: {hub} does not know your token: {_SIGN_IN}.", "refused"
+        if status == 403:
+            return f"{what}: {hub} refuses this: your token lacks the permission.", "refused"
+        if status == 429 or status >= 500:
+            return f"{what}: {hub} fails (status {status}): try again later.", "failed"
+        return None
+    lost = (errors.HTTPError, ConnectionError, TimeoutError, errors.XetDownloadError)
+    if not isinstance(error, lost):
+        return None
     detail = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": .")[:200]
-    lost: tuple[str, Reason] = (f"{what}: {hub} cannot be reached ({detail}).", "unreachable")
     if reading:
         again = "Run again to continue it."
-        lost = (f"{what}: the download from {hub} was cut ({detail}). {again}", "cut")
-    table: dict[Any, tuple[str, Reason]] = {
-        errors.GatedRepoError: (
-            f"{what} is gated: ask for access at {page}, and {_SIGN_IN}.",
-            "refused",
-        ),
-        errors.RevisionNotFoundError: (
-            f"{what} has no revision {revision!r}: name a branch, tag or commit.",
-            "revision",
-        ),
-        errors.RepositoryNotFoundError: (
-            f"{what} does not exist on {hub}, or it is private: then {_SIGN_IN}.",
-            "missing",
-        ),
-        errors.HFValidationError: (
-            f"{what}: this is no id of a repository (NAME or OWNER/NAME).",
-            "missing",
-        ),
-        errors.OfflineModeIsEnabled: (_not_cached(repo_type, id, revision), "unreachable"),
-        errors.HfHubHTTPError: lost,
-        (errors.HTTPError, ConnectionError, TimeoutError, errors.XetDownloadError): lost,
-    }
-    meaning = next((row for types, row in table.items() if isinstance(error, types)), None)
-    if not isinstance(error, errors.HfHubHTTPError) or meaning is not lost:
-        return meaning
-    status = error.response.status_code
-    if status == 401:
-        return f"{what}: {hub} does not know your token: {_SIGN_IN}.", "refused"
-    if status == 403:
-        return f"{what}: {hub} refuses this: your token lacks the permission.", "refused"
-    if status == 429 or status >= 500:
-        return f"{what}: {hub} fails (status {status}): try again later.", "failed"
-    return None
+        return f"{what}: the download from {hub} was cut ({detail}). {again}", "cut"
+    return f"{what}: {hub} cannot be reached ({detail}).", "unreachable"
 
 
 def _named(repo_type: _RepoType, id: str) -> str:
