@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, TextIO, cast
 
@@ -17,7 +16,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -73,16 +71,6 @@ def output_may_be_lost() -> Iterator[None]:
                     os.dup2(nothing.fileno(), stream.fileno())
 
 
-@dataclass
-class _Task:
-    title: str
-    total: int | None
-    first: int
-    unit: str
-    begin: float = field(default_factory=time.monotonic)
-    bar: TaskID | None = None
-
-
 class Reporter:
     """Shows the progress and messages of one run.
 
@@ -107,9 +95,8 @@ class Reporter:
         self.quiet, self.prefix = quiet, prefix
         file = cast("TextIO", _LossyStream(stream or sys.stderr))
         self.console = console or terminal(file=file, soft_wrap=True)
-        self._tasks: list[_Task] = []
         self._logged: set[str] = set()
-        self._progress: Progress | None = None
+        self._progress: Progress | None = None  # of the tasks that have begun
         self._last_line = 0.0
 
     def log(self, text: str, *, once: bool = False) -> None:
@@ -120,14 +107,11 @@ class Reporter:
 
     def start(self, title: str, total: int | None, done: int = 0, unit: str = "step") -> None:
         """Begin a task of ``total`` units (None: unknown); ``done`` units are done already."""
-        task = _Task(title, total, done, unit)
-        if not self._tasks:
-            self._last_line = time.monotonic()
-        self._tasks.append(task)
-        widgets = self.console.is_jupyter and find_spec("ipywidgets") is not None
-        if self.quiet or not (self.console.is_terminal or widgets):
+        if self.quiet:
             return
         if self._progress is None:
+            self._last_line = time.monotonic()
+            widgets = self.console.is_jupyter and find_spec("ipywidgets") is not None
             self._progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -136,34 +120,37 @@ class Reporter:
                 TimeRemainingColumn(),
                 console=self.console,
                 transient=True,
+                disable=not (self.console.is_terminal or widgets),
             )
             self._progress.start()
-        task.bar = self._progress.add_task(title, total=total, completed=done, text="")
+        fields = dict[str, Any](text="", unit=unit, first=done, begin=time.monotonic())
+        self._progress.add_task(title, total=total, completed=done, **fields)
 
     def update(self, done: int, text: str = "") -> None:
         """Show that ``done`` units of the innermost task are done."""
-        if self.quiet:
+        if self._progress is None:
             return
-        task = self._tasks[-1]
-        rate = (done - task.first) / max(1e-9, time.monotonic() - task.begin)
-        units = task.unit + ("es" if task.unit.endswith("ch") else "s")
+        task = self._progress.tasks[-1]
+        first, unit = task.fields["first"], task.fields["unit"]
+        rate = (done - first) / max(1e-9, time.monotonic() - task.fields["begin"])
+        units = unit + ("es" if unit.endswith("ch") else "s")
         text = f"{text} {rate:,.1f} {units}/s".strip()
-        if self._progress is not None and task.bar is not None:
-            self._progress.update(task.bar, completed=done, text=text)
+        if not self._progress.disable:
+            self._progress.update(task.id, completed=done, text=text)
         elif time.monotonic() - self._last_line >= LINE_EVERY:
             self._last_line = time.monotonic()
-            if task.total is not None and done - task.first >= MIN_UNITS:
+            if task.total is not None and done - first >= MIN_UNITS:
                 text += f" {clock((task.total - done) / rate)} left"
             position = f"{done:,}" if task.total is None else f"{done}/{task.total}"
-            self.log(f"{task.title}: {task.unit} {position} {text}")
+            self.log(f"{task.description}: {unit} {position} {text}")
 
     def stop(self) -> None:
         """End the innermost task."""
-        task = self._tasks.pop()
-        if self._progress is None or task.bar is None:
+        if self._progress is None:
             return
-        if self._tasks:
-            self._progress.remove_task(task.bar)
+        *outer, task = self._progress.tasks
+        if outer:
+            self._progress.remove_task(task.id)
         else:
             self._progress.stop()
             self._progress = None
@@ -172,7 +159,7 @@ class Reporter:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        while self._tasks:
+        while self._progress is not None:
             self.stop()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import gc
-import itertools
 import multiprocessing
 import os
 import queue
@@ -48,19 +47,17 @@ def forked_map(function: Callable[[Any], R], items: Iterable[Any], workers: int)
         yield from map(function, items)
         return
     _work, before = function, _work
-    remaining = iter(items)
     context = multiprocessing.get_context("fork")
     try:
         with ProcessPoolExecutor(workers, context, _start, (os.getpid(),)) as pool:
             waiting: collections.deque[Future[R]] = collections.deque()
             try:
-                for item in itertools.islice(remaining, 2 * workers):
+                for item in items:
                     waiting.append(pool.submit(_call, item))
+                    if len(waiting) == 2 * workers:
+                        yield waiting.popleft().result()
                 while waiting:
-                    result = waiting.popleft().result()
-                    for item in itertools.islice(remaining, 1):
-                        waiting.append(pool.submit(_call, item))
-                    yield result
+                    yield waiting.popleft().result()
             except BrokenProcessPool as error:
                 raise UserError(
                     "a process that prepares data ended, probably for lack of memory: start again "
