@@ -849,34 +849,29 @@ def _as_setting(name: str, value: Any, hint: Any) -> Any:
 def column_map(columns: Sequence[str]) -> dict[str, str]:
     """Parse `role=column` items into a mapping; commas may separate them, too."""
     items = [part for item in columns for part in re.split(r",(?=\w+=)", item)]
-    for item in items:
-        if "=" not in item:
-            raise UserError(
-                f"--columns must be role=column, for instance text=sentence, not {item!r}."
-            )
-    columns_by_role: dict[str, str] = {}
-    for role, _, column in (item.partition("=") for item in items):
-        if role in columns_by_role:
-            raise UserError(f"--columns names {role} twice: write one column for each role.")
-        columns_by_role[role] = column
-    return columns_by_role
+    wanted = "role=column, for instance text=sentence"
+    return _by_name("--columns", items, "[^=]*=.*", wanted, "write one column for each role")
 
 
 def named_test_sets(test_sets: Sequence[str]) -> dict[str, str]:
     """Parse ``NAME=DATA`` items into a mapping from the split ``test_NAME`` to its data."""
-    data_by_split: dict[str, str] = {}
-    for item in test_sets:
-        name, _, data = item.partition("=")
-        split = f"test_{name}"
-        if not re.fullmatch(r"\w[\w-]*", name) or not data:
-            raise UserError(
-                f"--test-sets must be NAME=DATA, with letters, digits, - and _ in the name, for "
-                f"instance de=xnli:de, not {item!r}."
-            )
-        if split in data_by_split:
-            raise UserError(f"--test-sets names {name!r} twice: choose another name.")
-        data_by_split[split] = data
-    return data_by_split
+    wanted = "NAME=DATA, with letters, digits, - and _ in the name, for instance de=xnli:de"
+    sets = _by_name("--test-sets", test_sets, r"\w[\w-]*=.+", wanted, "choose another name")
+    return {f"test_{name}": data for name, data in sets.items()}
+
+
+def _by_name(
+    option: str, items: Sequence[str], pattern: str, wanted: str, advice: str
+) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for item in items:
+        if not re.fullmatch(pattern, item, re.DOTALL):
+            raise UserError(f"{option} must be {wanted}, not {item!r}.")
+        name, _, value = item.partition("=")
+        if name in values:
+            raise UserError(f"{option} names {name!r} twice: {advice}.")
+        values[name] = value
+    return values
 
 
 def max_context_subwords(context: str, max_length: int) -> int:

@@ -28,7 +28,7 @@ REFUSED = {
         "--folds many": "write N folds, or NxR",
         "--folds 3 --seeds 2": "--seeds does not go with --folds",
         "--folds 3 --test-sets a=b.jsonl": "--test-sets does not go with --folds",
-        "--columns text=a text=b": "--columns names text twice",
+        "--columns text=a text=b": "--columns names 'text' twice",
     },
     "run small.yaml": {
         "--seeds 0": "--seeds must be 1 or more, not 0",
