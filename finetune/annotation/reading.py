@@ -70,11 +70,9 @@ def read_annotations(
     if file.format in ("conll", "conllu"):
         options = ReadOptions(check_columns(columns, token_rows.ROLES), token_rows.HEADER_NAMES)
         return _of_sentences(list(read_file(file, options).rows), [])
-    columns = columns or {}
-    if {"words", "tags", "spans"} & columns.keys():
-        roles = check_columns(columns, token_rows.ROLES)
-    else:
-        roles = check_columns(columns, (*texts.ROLES, *token_rows.ROLES))
+    of_words = {"words", "tags", "spans"} & (columns or {}).keys()
+    legal = token_rows.ROLES if of_words else (*texts.ROLES, *token_rows.ROLES)
+    roles = check_columns(columns, legal)
     options = ReadOptions(roles, texts.HEADER_NAMES, convert_row=rows_of_tool)
     table = open_text_table(file, options)
     rows = table.peek(None)
@@ -88,7 +86,6 @@ def read_annotations(
     kept = [row for row in rows if row.values.get("answer") not in _SKIPPED_ANSWERS]
     names = [_name(row) for row in rows if row.values.get("answer") in _SKIPPED_ANSWERS]
     skipped = counted(names, "that annotators rejected or ignored", "left out")
-    of_words = roles.keys() & {"words", "tags", "spans"}
     read = _of_words if of_words or ("label" not in roles and _hold_words(rows)) else _of_texts
     annotations = read(table, kept, roles, list(skipped))
     no_gold = read is _of_texts and all(row.example.label is None for row in annotations.rows)

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -88,14 +88,8 @@ class Compare(FormatOption, GoldOptions, ResampleOptions, Command):
             if self.gold is not None:
                 raise UserError(f"--data {self.data} holds the gold, too: leave out --gold.")
             source = replace(source, gold=self.data)
-        return ComparisonOptions(
-            source=source,
-            metric=self.metric,
-            split=self.split,
-            unit=self.unit,
-            resamples=self.resamples,
-            seed=self.seed,
-        )
+        names = {field.name for field in fields(ComparisonOptions)} - {"source"}
+        return ComparisonOptions(source=source, **{name: vars(self)[name] for name in names})
 
     def _compare_two(self, first: Entry, second: Entry) -> None:
         from finetune.evaluation.compare import compare_systems, comparison_dict

@@ -147,15 +147,8 @@ class MultitaskOptions(Command):
         """Train the tasks, and print the scores of each."""
         from finetune.data.preparation import look_at_data
 
-        recipe = load_multitask(
-            self.recipe,
-            alpha=self.alpha,
-            model=self.model,
-            epochs=self.epochs,
-            limit=self.limit,
-            seed=self.seed,
-            resume=self.resume,
-        )
+        overrides = {n: v for n, v in vars(self).items() if n not in ("recipe", "out")}
+        recipe = load_multitask(self.recipe, **overrides)
         quiet_libraries()
         if num_processes() == 1 and not self.resume:
             for _, config in recipe.tasks.values():

@@ -250,19 +250,18 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
     task = content.get("task")
     if not isinstance(task, str) or task not in CONFIGS or "fingerprint" not in content:
         raise UserError(f"{path}: not the settings of a run: name the config.json of a run folder.")
-    for key, had, repeat in (
-        ("teacher", "learned from a teacher", "the `finetune distill` command"),
-        ("loss_function", f"had the loss {content.get('loss_function')} of Python", "the call"),
+    marks, readme = affects_of(CONFIGS[task]), path.with_name("README.md")
+    loss = f"had the loss {content.get('loss_function')} of Python"
+    in_file = f"which {marks['custom_loss'].acts} and is no setting of a file"
+    for key, had, repeat, out in (
+        ("teacher", "learned from a teacher", "the `finetune distill` command", "--out"),
+        ("loss_function", loss, "the call", "out"),
+        ("custom_metrics", f"had --custom-metrics, {in_file}", "the command", "--out"),
+        ("custom_loss", f"had --custom-loss, {in_file}", "the command", "--out"),
     ):
         if content.get(key):
-            readme = path.with_name("README.md")
-            raise UserError(f"{path}: the run {had}: repeat {repeat} in {readme} with another out.")
-    marks = affects_of(CONFIGS[task])
-    for name in ("custom_metrics", "custom_loss"):
-        if content.get(name):
             raise UserError(
-                f"{path}: the run had {flag(name)}, which {marks[name].acts} and is no setting of "
-                f"a file: repeat the command in {path.with_name('README.md')} with another --out."
+                f"{path}: the run {had}: repeat {repeat} in {readme} with another {out}."
             )
     if content.get("data") == IN_MEMORY:
         raise UserError(
