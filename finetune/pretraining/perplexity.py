@@ -9,7 +9,7 @@ By word, the later subwords of the same word are masked too: otherwise they give
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -117,21 +117,20 @@ class TextScorer:
         """Yield the score of each text, in order and in bounded memory."""
         names = self.tokenizer.tokenizer.convert_ids_to_tokens
         unknown: Any = self.tokenizer.unknown
+        options: dict[str, Any] = {"device": self.device, "max_tokens": self.max_tokens}
+        options |= {"targets": _targets, "decode": lambda scores, _: scores.loss.cpu().tolist()}
         for chunk in chunks(texts, TEXTS, len, CHARACTERS):
             subwords = self.tokenizer.subwords_with_words(chunk)
             copies = chain.from_iterable(self._masked_copies(*words) for words in subwords)
-            values = [-loss for part in chunks(copies) for loss in self._losses(part)]
+            values: list[float] = []
+            for part in chunks(copies):
+                encoded = EncodedExamples.of([[copy] for copy in part], ids=self.tokenizer.id_dtype)
+                losses = values_of_examples(self.model, encoded, **options)
+                values += [-loss for _, (loss,) in sorted(losses)]
             ends = np.cumsum([len(ids) for ids, _ in subwords])
             of_texts = np.split(np.array(values), ends[:-1])
             for text, (ids, _), of_text in zip(chunk, subwords, of_texts, strict=True):
                 yield TextScore(text, tuple(names(ids)), of_text, ids.count(unknown))
-
-    def _losses(self, copies: Sequence[TokenSequence]) -> list[float]:
-        encoded = EncodedExamples.of([[copy] for copy in copies], ids=self.tokenizer.id_dtype)
-        options: dict[str, Any] = {"device": self.device, "max_tokens": self.max_tokens}
-        options |= {"targets": _targets, "decode": lambda scores, _: scores.loss.cpu().tolist()}
-        losses = values_of_examples(self.model, encoded, **options)
-        return [loss for _, (loss,) in sorted(losses)]
 
     def _masked_copies(self, ids: list[int], starts: list[int]) -> Iterator[TokenSequence]:
         room = self.tokenizer.room(self.max_length)
