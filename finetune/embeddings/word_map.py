@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -66,14 +66,6 @@ class Occurrence:
     label: str | None = None
 
 
-class Occurrences(NamedTuple):
-    """A sample of occurrences, and the numbers of texts and of distinct occurrences by word."""
-
-    sample: list[Occurrence]
-    num_texts: int
-    counts: dict[str, int]
-
-
 def parse_words(value: str) -> dict[str, tuple[str, ...]]:
     """Parse a list of words: commas separate words, slashes separate the forms of a word.
 
@@ -121,7 +113,7 @@ def find_occurrences(
     *,
     limit: int = 300,
     seed: int = 1,
-) -> Occurrences:
+) -> tuple[list[Occurrence], int, dict[str, int]]:
     """Sample at most ``limit`` occurrences of each word, in the order of the data.
 
     A text or sentence that occurs again counts once. The label of an occurrence is the label of its
@@ -133,6 +125,9 @@ def find_occurrences(
         words: The forms of each word, by its name.
         limit: The largest number of occurrences of each word.
         seed: Seed of the sample.
+
+    Returns:
+        The sample, the number of texts, and the number of distinct occurrences of each word.
 
     Raises:
         UserError: A word does not occur.
@@ -160,7 +155,7 @@ def find_occurrences(
         size = len(occurrences)
         numbers = sorted(random.Random(seed).sample(range(size), min(size, limit)))
         sample += [occurrences[number] for number in numbers]
-    return Occurrences(sample, num_texts, {name: len(uses[name]) for name in uses})
+    return sample, num_texts, {name: len(uses[name]) for name in uses}
 
 
 def _fold(text: str) -> str:
@@ -304,10 +299,9 @@ def labeled_rows(words: Sequence[str], labels: Sequence[str | None]) -> list[int
 def majority_sense(words: Sequence[str], labels: Sequence[str | None]) -> float | None:
     """Compute the fraction of scored occurrences with the main label of their word."""
     rows = labeled_rows(words, labels)
-    main: Counter[str] = Counter()
-    for (word, _), count in Counter((words[row], labels[row]) for row in rows).items():
-        main[word] = max(main[word], count)
-    return main.total() / len(rows) if rows else None
+    counts = Counter((words[row], labels[row]) for row in rows).most_common()
+    main = {word: count for (word, _), count in reversed(counts)}  # the largest of each word
+    return sum(main.values()) / len(rows) if rows else None
 
 
 def draw_map(command: Map) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from finetune.embeddings.word_map import (
     project_layers,
     read_examples,
 )
+from finetune.runtime import progress
 from finetune.types import Span, TextExample, TokenExample
 from tests import fixtures as fx
 from tests.command import run
@@ -37,9 +39,12 @@ def texts(*rows: str | tuple[str, str]) -> list[TextExample]:
     return [TextExample(number, text, label=label) for number, (text, label) in enumerate(pairs)]
 
 
+def sampled(rows: Iterable, word: str, **options: int) -> list[Occurrence]:
+    return find_occurrences(rows, parse_words(word), **options)[0]
+
+
 def forms(rows: list, word: str) -> list[tuple[str, str]]:
-    occurrences = find_occurrences(rows, parse_words(word))
-    return [(occurrence.word, form_of(occurrence)) for occurrence in occurrences.sample]
+    return [(occurrence.word, form_of(occurrence)) for occurrence in sampled(rows, word)]
 
 
 def form_of(occurrence: Occurrence) -> str:
@@ -65,22 +70,22 @@ def test_words_and_forms():
     ],
 )
 def test_words_of_any_kind(text: str, word: str, form: str):
-    (occurrence,) = find_occurrences(texts(text), parse_words(word)).sample
+    (occurrence,) = sampled(texts(text), word)
     assert form_of(occurrence) == " ".join(form.split())
     assert occurrence.shown.replace("[", "").replace("]", "") == " ".join(text.split())
 
 
 def test_labels():
     rows = [TokenExample(0, ("the", "U.S.", "army"), tags=("DT", "NNP", "NN"))]
-    (occurrence,) = find_occurrences(rows, parse_words("u.s.")).sample
+    (occurrence,) = sampled(rows, "u.s.")
     assert (occurrence.shown, occurrence.label) == ("the [U.S.] army", "NNP")
     spans = (Span(0, 4, "ORG"), Span(3, 4, "LOC"))
     words = ("University", "of", "west", "Leeds", "in", "Leeds")
     tags = ("B-ORG", "I-ORG", "I-ORG", "I-ORG", "O", "O")
     rows = [TokenExample(0, words, spans, tags)]
-    assert [o.label for o in find_occurrences(rows, parse_words("Leeds")).sample] == ["LOC", None]
+    assert [o.label for o in sampled(rows, "Leeds")] == ["LOC", None]
     rows = texts(("a die", "tool"), "the die", ("one die", ("a", "b")), ("die", 2.5))
-    labels = [o.label for o in find_occurrences(rows, parse_words("die")).sample]
+    labels = [o.label for o in sampled(rows, "die")]
     assert labels == ["tool", None, "a, b", "2.5"]
 
 
@@ -93,15 +98,15 @@ def test_senses_match_by_lemma(tmp_path: Path):
         {"tokens": ["a", "die"], "targets": []},
     ]
     write_jsonl(file, rows)
-    occurrences = find_occurrences(read_examples(str(file)), parse_words("die,as well"))
-    labels = [(form_of(occurrence), occurrence.label) for occurrence in occurrences.sample]
+    occurrences = sampled(read_examples(str(file)), "die,as well")
+    labels = [(form_of(occurrence), occurrence.label) for occurrence in occurrences]
     assert labels == [("died", "die%2:30:00::"), ("die", None), ("as well", None)]
 
 
 def test_context_is_cut():
     words = [f"w{number}" for number in range(500)]
     words[300] = "die"
-    (occurrence,) = find_occurrences(texts(" ".join(words)), parse_words("die")).sample
+    (occurrence,) = sampled(texts(" ".join(words)), "die")
     assert occurrence.words[occurrence.start : occurrence.end] == ("die",)
     assert len(occurrence.words) == 2 * CONTEXT + 1 and occurrence.start == CONTEXT
     shown = occurrence.shown.split()
@@ -110,15 +115,14 @@ def test_context_is_cut():
 
 def test_samples_are_the_same_for_a_seed():
     rows = texts(*(f"text {number} on a die" for number in range(100)))
-    occurrences = find_occurrences(rows, parse_words("die"), limit=10)
-    assert len(occurrences.sample) == 10 and occurrences.counts == {"die": 100}
-    assert [o.id for o in occurrences.sample] == sorted(o.id for o in occurrences.sample)
-    assert occurrences == find_occurrences(rows, parse_words("die"), limit=10)
-    other = find_occurrences(rows, parse_words("die"), limit=10, seed=2)
-    assert other.sample != occurrences.sample
-    occurrences = find_occurrences(texts("a die", "a die", " ", "die, die"), parse_words("die"))
-    assert len(occurrences.sample) == 3, "a context counts once"
-    assert occurrences.num_texts == 3, "without blank lines"
+    occurrences, _, counts = find_occurrences(rows, parse_words("die"), limit=10)
+    assert len(occurrences) == 10 and counts == {"die": 100}
+    assert [o.id for o in occurrences] == sorted(o.id for o in occurrences)
+    assert occurrences == sampled(rows, "die", limit=10) != sampled(rows, "die", limit=10, seed=2)
+    rows = texts("a die", "a die", " ", "die, die")
+    occurrences, num_texts, _ = find_occurrences(rows, parse_words("die"))
+    assert len(occurrences) == 3, "a context counts once"
+    assert num_texts == 3, "without blank lines"
 
 
 def test_files(tmp_path: Path):
@@ -130,7 +134,7 @@ def test_files(tmp_path: Path):
     (row,) = read_examples(str(file), columns={"label": "sense"})
     assert row.label == "x"
     tagged = read_examples("examples/data/ner/test.conll")
-    labels = {occurrence.label for occurrence in find_occurrences(tagged, {"": ["Jordan"]}).sample}
+    labels = {occurrence.label for occurrence in sampled(tagged, "Jordan")}
     assert labels >= {"PER", "LOC"}
 
 
@@ -191,10 +195,12 @@ def test_scores_are_within_words():
 DATA = "examples/data/words/senses.jsonl"
 
 
-def test_command(tmp_path: Path):
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     options = ("--word", "die,bank", "--most", "12", "--out", tmp_path / "a.json")
     outcome = run("map", fx.checkpoint(), "--file", DATA, *options).ok()
     assert "die: 30 occurrences in 50 texts, 12 drawn at random (--most)" in outcome.err
+    assert f"projecting: layer {LAYERS + 1}/{LAYERS + 1}" in outcome.err
     assert outcome.out.split("\n")[0].split("  ")[0] == "layer" and "1-NN purity" in outcome.out
     assert "always the main label of the word: 1-NN purity 0." in outcome.out
     content = json.loads((tmp_path / "a.json").read_text("utf-8"))
