@@ -176,14 +176,14 @@ class Objective:
             to_device(torch.from_numpy(np.flatnonzero(~alone & (side == k))), vectors.device)
             for k in range(3)
         ]
-        of_sides = (vectors.index_select(0, row) for row in rows)
+        u, v, negatives = (vectors.index_select(0, row) for row in rows)
         identities: Any = tuple(targets["identity"].index_select(0, row) for row in rows)
         # each process has the templates: those of the first one count
         templates = [
             vectors[np.flatnonzero(alone & (side == k))[0]] for k in np.unique(side[alone])
         ]
         label = targets["label"].index_select(0, rows[0])
-        return self.loss(Sides(*of_sides, identities, label, templates), model)
+        return self.loss(Sides(u, v, negatives, identities, label, templates), model)
 
 
 class _SimCSE(Objective):
