@@ -102,7 +102,8 @@ def attend(
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
     # [T, A, D] three times -> [T, A, D]
-    order, outputs = call.layout.row_order(query.shape[1]), []
+    order: RowOrder = call.layout.row_order(query.shape[1])
+    outputs = []
     for group, rows in order.split(*order.to_groups(query, key, value)):
         queries, keys, values = (row.unflatten(0, (group.size, -1)) for row in rows)
         output = _dense(queries, keys, values, group, call)

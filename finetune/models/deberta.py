@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from finetune.models.dropout import dropout
-from finetune.models.packing import Group, PackedLayout
+from finetune.models.packing import Group, PackedLayout, RowOrder
 from finetune.runtime.device import to_device
 
 _MAX_WASTE_ON_DEVICE = 1.0
@@ -103,7 +103,7 @@ def _attend(
     to_keys, to_queries = _position_projections(module, positions)
     query = query / scale
     to_queries = None if to_queries is None else to_queries / scale
-    order = layout.row_order(heads, heads_first=True)
+    order: RowOrder = layout.row_order(heads, heads_first=True)
     p = module.dropout.p if module.training else 0.0
     outputs = []
     for group, rows in order.split(*order.to_groups(query, key, value)):

@@ -20,7 +20,6 @@ from finetune.runtime.device import all_to_device, to_device
 from finetune.types import Batch
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_WASTE = 0.5
 """Padding in a group as a fraction of its tokens. Padding costs attention alone, which is cheap for
@@ -30,12 +29,6 @@ MAX_WASTE_ON_DEVICE = 3.0
 TOKEN_MULTIPLE = 16
 """The padded length of a group is a multiple of this: rows of a softmax then fill the vector
 registers of a CPU, and torch compiles kernels for few shapes."""
-
-
-def uncompiled(function: F) -> F:
-    """Leave a function to Python under ``torch.compile``, which cannot trace its cache."""
-    disabled: F = torch.compiler.disable(function)
-    return disabled
 
 
 class Group(NamedTuple):
@@ -127,7 +120,7 @@ class PackedLayout:
         # a query attends to something in an empty sequence, too
         return Group(tokens, valid, (valid | (columns == 0))[:, None, None])
 
-    @uncompiled
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # which cannot trace the cache
     def bias(self, group: Group, sliding_window: int | None, dtype: torch.dtype) -> Tensor | None:
         """The bias of the attention scores of a group: -inf between unrelated tokens.
 
@@ -155,7 +148,7 @@ class PackedLayout:
         value: T = self._cache[key]
         return value
 
-    @uncompiled
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # which cannot trace the cache
     def row_order(self, num_heads: int, heads_first: bool = False) -> RowOrder:
         """The order of rows in groups for A heads, the same for all layers."""
         make = partial(RowOrder.of, self, num_heads, heads_first)

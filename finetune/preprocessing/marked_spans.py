@@ -8,6 +8,7 @@ markers of Zhou & Chen 2022, "An Improved Baseline for Sentence-level Relation E
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from finetune.preprocessing.subwords import Subwords
 from finetune.types import Span, UserError
@@ -81,12 +82,8 @@ def mark_pair(
     num_cut = 0
     if sum(map(len, words)) > spare:
         near = sorted(range(len(words)), key=lambda word: _distance(word, subject, object))
-        chosen = set()
-        for word in near:
-            spare -= len(words[word])
-            if spare < 0:
-                break
-            chosen.add(word)
+        sizes = accumulate(len(words[word]) for word in near)
+        chosen = {word for word, size in zip(near, sizes, strict=True) if size <= spare}
         kept = [ids if word in chosen else () for word, ids in enumerate(words)]
         num_cut = len(words) - len(chosen)
     # At a word, spans end before others begin; wider spans begin first and end last.

@@ -92,19 +92,15 @@ class Subwords:
 
     def word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """The subword ids of each word of each sentence; the placeholder if it has none."""
-        subwords = self._subwords_of(sentences)
-        ids_by_word = {word: ids or [self.placeholder] for word, ids in subwords.items()}
-        return [list(map(ids_by_word.__getitem__, words)) for words in sentences]
+        raw, placeholder = self.raw_word_subwords(sentences), [self.placeholder]
+        return [[ids or placeholder for ids in words] for words in raw]
 
     def raw_word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """The subword ids of each word of each sentence; none for words that it drops."""
-        ids_by_word = self._subwords_of(sentences)
+        unique = list(dict.fromkeys(chain.from_iterable(sentences)))
+        spaced = [" " + word for word in unique] if self.leading_space else unique
+        ids_by_word = dict(zip(unique, self.text_subwords(spaced), strict=True))
         return [list(map(ids_by_word.__getitem__, words)) for words in sentences]
-
-    def _subwords_of(self, sentences: Sequence[Sequence[str]]) -> dict[str, list[int]]:
-        words = list(dict.fromkeys(chain.from_iterable(sentences)))
-        spaced = [" " + word for word in words] if self.leading_space else words
-        return dict(zip(words, self.text_subwords(spaced), strict=True))
 
     def build(
         self, first: Sequence[int], second: Sequence[int] | None = None
