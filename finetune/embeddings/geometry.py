@@ -149,10 +149,9 @@ def analyze_attention(encoder: Encoder, sequence: TokenSequence) -> list[BlockAn
                 hooks.callback(hooked.register_forward_hook(hook).remove)
         with packed_attention(model.config, _NAME):
             model(**encoder.packed_inputs(batch), record=recorded)
-    blocks = []
-    for attention, projection, normalization in zip(recorded, projected, normalized, strict=True):
-        (weights, values), (linear, attended) = attention, projection
-        norm, total, after_norm = normalization  # total [T, H]: residual input plus attention
+    blocks, layers = [], zip(recorded, projected, normalized, strict=True)
+    for (weights, values), (linear, attended), (norm, total, after_norm) in layers:
+        # total [T, H]: residual input plus attention
         num_heads, num_tokens, size = values.shape
         by_head = linear.weight.unflatten(1, (num_heads, size))  # [H, A, D]
         mapped = torch.einsum("ajd,had->ajh", values, by_head)
