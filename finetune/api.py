@@ -209,9 +209,8 @@ def _config(
         if type(task) not in names:
             classes = ", ".join(f"finetune.{config_class.__name__}" for config_class in names)
             raise UserError(f"{type(task).__name__} has no task: use {classes}.")
-        name, config_class, defaults = names[type(task)], type(task), type(task)()
-        values = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-        changed = {k: v for k, v in values.items() if v != getattr(defaults, k)}
+        name, config_class, defaults = names[type(task)], type(task), vars(type(task)())
+        changed = {k: v for k, v in vars(task).items() if v != defaults[k]}
     else:
         name, config_class, changed = task, _config_class(task), {}
     settings = _settings(config_class, named)

@@ -148,7 +148,7 @@ def options_of(cls: type[Any], defaults: object | None = None) -> list[Option]:
             options += options_of(cast("type[Any]", value_type), value if set_here else None)
             continue
         metavar = mark.metavar or _metavar(value_type, field.name)
-        name = metavar if mark.positional else mark.name or flag(field.name)
+        name = metavar if mark.positional else flag(field.name)
         ungrouped = "task" if issubclass(first, TrainConfig) else "options"
         groups = [vars(first).get("group", ungrouped), *(h.group for h in helps if h.group)]
         texts = (_field_texts(c.__module__).get((c.__qualname__, field.name)) for c in classes)

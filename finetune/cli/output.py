@@ -131,10 +131,8 @@ class ScoreCell:
     @property
     def latex(self) -> str:
         """The score in LaTeX."""
-        deviation = "" if self.deviation is None else rf" $\pm$ {self.deviation}"
-        score = rf"\textbf{{{self.score}}}" if self.bold else self.score
-        mark = r"$^{\dagger}$" if self.marked else ""
-        return f"{score}{deviation}{mark}"
+        text = re.sub(r"\*\*(.*)\*\*", r"\\textbf{\1}", str(self))
+        return text.replace("±", r"$\pm$").replace(" †", r"$^{\dagger}$")
 
 
 def in_percent(metric: str) -> bool:

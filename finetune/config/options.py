@@ -28,8 +28,6 @@ class Help:
     """Whether `--help` lists the option where the command has too many for one screen."""
     positional: bool = False
     """Whether the value is written without the name of the option."""
-    name: str | None = None
-    """The option, if it is not the name of the field."""
 
 
 def argument(metavar: str) -> Help:

@@ -828,7 +828,7 @@ CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TAS
 
 def flag(name: str) -> str:
     """The option of a field: ``batch_size`` is ``--batch-size``; settings without one are named."""
-    return name if name in WITHOUT_OPTION else "--" + name.replace("_", "-")
+    return name if name in WITHOUT_OPTION else "--" + name.rstrip("_").replace("_", "-")
 
 
 def _as_setting(name: str, value: Any, hint: Any) -> Any:

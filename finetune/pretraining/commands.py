@@ -49,7 +49,7 @@ class VocabularyCommand(EncodingOption, SeedOption, Command):
     equally."""
     lowercase: bool = False
     """Lower-case the text. With --for it is lower-cased if the model does that."""
-    for_: Annotated[str | None, Help(name="--for")] = None
+    for_: str | None = None
     """Pretrained encoder that gets the new vocabulary; the folder then also contains the model."""
     init: Literal["overlap", "similarity", "mean"] = "similarity"
     """Initialization of the new embeddings. `overlap` copies the embeddings of subwords that are in
