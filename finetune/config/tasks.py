@@ -393,12 +393,11 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 ("metric", "calibrate"),
                 "needs validation data: leave it out, or leave out --validation none.",
             )
-        if self.tuning != "lora" and self.lora != TrainConfig.lora:
-            raise UserError(f"lora needs --tuning lora: leave it out, not {self.lora!r}.")
-        if self.tuning == "head" and self.freeze != "none":
-            raise UserError(
-                f"freeze {self.freeze}: --tuning head freezes the whole encoder: leave it out."
-            )
+        if self.tuning != "lora":
+            self._refuse(("lora",), "needs --tuning lora: leave it out.")
+        if self.tuning == "head":
+            reason = "does not go with --tuning head, which freezes the whole encoder"
+            self._refuse(("freeze",), f"{reason}: leave it out.")
         if self.max_length and self.max_tokens and self.max_length > self.max_tokens:
             raise UserError(
                 f"--max-length {self.max_length} exceeds --max-tokens {self.max_tokens} (one "
@@ -514,20 +513,16 @@ class TextConfig(LabelConfig):
         super()._check_combinations()
         if not self.few_shot:
             return
-        names = ("loss", "label_smoothing", "pair_encoder")
         self._refuse(
-            (*names, "classifier_dropout", "head_lr"),
+            ("loss", "label_smoothing", "pair_encoder", "classifier_dropout", "head_lr"),
             "does not apply to --few-shot, whose classifier is a logistic regression on the "
             "vectors of texts: leave it out.",
         )
         if self.long_text == "window":
             raise UserError("--long-text window: --few-shot reads one sequence of each text.")
-        for name in ("epochs", "steps") if self.tuning == "head" else ():
-            if getattr(self, name) is not None:
-                raise UserError(
-                    f"{flag(name)}: --few-shot --tuning head fits the classifier once: leave "
-                    f"{flag(name)} out."
-                )
+        if self.tuning == "head":
+            reason = "--few-shot --tuning head, which fits the classifier once: leave it out."
+            self._refuse(("epochs", "steps"), f"does not apply to {reason}")
 
 
 def _custom_text_head(settings: Mapping[str, Any]) -> bool:
@@ -682,11 +677,9 @@ class TagConfig(WordConfig):
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
-        fixed = ("label_subwords", "decoding", "calibrate", "class_weights", "loss")
-        for name in (*fixed, "label_smoothing") if self.crf else ():
-            value, default = getattr(self, name), getattr(TagConfig, name)
-            if value != default:
-                raise UserError(f"{flag(name)} must be {default} with --crf, not {value!r}.")
+        names = "label_subwords", "decoding", "calibrate", "class_weights", "loss"
+        if self.crf:
+            self._refuse((*names, "label_smoothing"), "does not go with --crf: leave it out.")
 
 
 @dataclass(frozen=True, kw_only=True)

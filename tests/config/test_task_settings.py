@@ -106,13 +106,13 @@ WRONG = [
     (ClassifyConfig, {"loss": "logit-adjusted", "sampling": "balanced"}, "--sampling balanced"),
     (ClassifyConfig, {"loss": "logit-adjusted:2", "class_weights": "auto"}, "--class-weights"),
     (NerConfig, {"loss": "logit-adjusted"}, "does not apply to spans"),
-    (TagConfig, {"crf": True, "loss": "focal"}, "--loss must be ce with --crf"),
-    (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights must be none with"),
+    (TagConfig, {"crf": True, "loss": "focal"}, "--loss focal does not go with --crf"),
+    (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights auto does not go with"),
     (NerConfig, {"label_smoothing": 0.1}, "label_smoothing 0.1 does not apply to ner: leave"),
     (ClassifyConfig, {"label_smoothing": 0.1, "loss": "focal:1"}, "not go with --loss focal:1"),
     (ClassifyConfig, {"label_smoothing": 0.1, "few_shot": True}, "does not apply to --few-s"),
-    (TagConfig, {"label_smoothing": 0.1, "crf": True}, "must be 0.0 with --crf"),
-    (TagConfig, {"calibrate": "temperature", "crf": True}, "--calibrate must be none with"),
+    (TagConfig, {"label_smoothing": 0.1, "crf": True}, "smoothing 0.1 does not go with --crf"),
+    (TagConfig, {"calibrate": "temperature", "crf": True}, "temperature does not go with --crf"),
     (NerConfig, {"max_width": 41, "max_length": 40}, "--max-width 41 exceeds --max-length 40"),
     (ClassifyConfig, {"few_shot": True, "loss": "focal"}, "--loss focal does not apply to --few-s"),
     (ClassifyConfig, {"few_shot": True, "head_lr": 0.1}, "head_lr 0.1 does not apply"),
@@ -121,7 +121,7 @@ WRONG = [
     (
         ClassifyConfig,
         {"few_shot": True, "tuning": "head", "epochs": 2},
-        "--epochs: --few-shot --tuning head fits",
+        "--epochs 2 does not apply to --few-shot --tuning head",
     ),
 ] + [
     (NliConfig, {name: 0}, f"{flag(name)} must be above 0, not 0")

@@ -126,8 +126,8 @@ def test_moments_and_learning_rates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lora": "4"}, "lora needs --tuning lora"),
-        ({"tuning": "head", "freeze": "1"}, "--tuning head freezes the whole encoder"),
+        ({"lora": "4"}, "lora 4 needs --tuning lora"),
+        ({"tuning": "head", "freeze": "1"}, "freeze 1 does not go with --tuning head, which"),
         ({"tuning": "lora", "lora": "8:qery"}, "lora 8:qery: qery: .*query"),
         ({"tuning": "lora", "freeze": "3"}, "--tuning lora: the encoder has no such"),
         ({"gradient_checkpointing": True, "model": "squeezebert"}, "none for squeezebert"),
