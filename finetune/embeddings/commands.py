@@ -26,7 +26,7 @@ from finetune.cli.output import check_output, inputs_of, quiet_libraries, show
 from finetune.config.options import COMMON, DATA, Help
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.files import require_replaceable, write_text
-from finetune.runtime.row_files import ROW_SUFFIXES, require_suffix
+from finetune.runtime.row_files import ROW_SUFFIXES
 from finetune.types import UserError
 
 
@@ -68,9 +68,8 @@ class PageOptions(EmbedderOptions):
     def check_out(self, data: str) -> None:
         """Raise UserError if a file of --out cannot be written, or is the input ``data``."""
         for output in self.out:
-            suffixes = (".html", ".json")
-            check_output(output, [Path(data)], suffixes)
-            if require_suffix(output, suffixes) == ".html":
+            check_output(output, [Path(data)], (".html", ".json"))
+            if output.lower().endswith(".html"):
                 require_replaceable(Path(output), "<!doctype html", "--out")
 
     def write(self, page: Callable[[], str], figures: str) -> None:

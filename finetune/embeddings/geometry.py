@@ -393,10 +393,9 @@ def print_geometry(command: Geometry) -> None:
     """Measure the encoder of the command, write its files, and print a table of the layers."""
     sources = text_sources(command.data, command.encoding)
     lines = chain.from_iterable(source.lines() for source in sources)
-    options: dict[str, Any] = {"layers": "all", "unit": "word", "combine": "none"}
-    options |= command.encoder.keywords()
+    options = command.encoder.keywords()
     figures = measure_geometry(
-        Embedder(command.model, **options),
+        Embedder(command.model, layers="all", unit="word", combine="none", **options),
         sample_lines(lines, command.texts, command.seed),
         sentences=command.sentence,
         seed=command.seed,

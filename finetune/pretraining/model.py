@@ -8,6 +8,7 @@ follows the first.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -138,10 +139,8 @@ class PretrainingModel(MaskedLanguageModel):
             beside = (states.index_select(0, targets[side]) for side in ("left", "right"))
             vectors = self.boundary(*beside, targets["offset"])
             at_boundary = targets["token"].index_select(0, targets["boundary"])
-            weights = self._output_layer().weight, self.boundary.bias
-            boundary = self._scores_of(
-                lambda states: F.linear(states, *weights), vectors, at_boundary
-            ).loss
+            layers = partial(F.linear, weight=self._output_layer().weight, bias=self.boundary.bias)
+            boundary = self._scores_of(layers, vectors, at_boundary).loss
         following = states.new_zeros(0, 2)
         if self.predicts_next:
             base, head = cast("Any", self.model.base_model), cast("Any", self.model.cls)

@@ -242,11 +242,10 @@ def load_packed(task: type[Task], config: Any, data: Any = None) -> tuple[Task, 
     packed, derived, _ = inputs.prepared(make) if inputs else make()
     fields = PretrainingTask.derive(config, packed)
     state = PretrainingState(config=config, max_length=limit, **fields)
-    notes, names = packed.notes, encoder.architectures or ()
+    notes, names = [*packed.notes], encoder.architectures or ()
     if not warm_start and names and not any(name.endswith(LANGUAGE_MODELS) for name in names):
-        notes = [*notes, f"{names[0]} has no masked language model: its head is new"]
-    notes = [*notes, *derived["notes"]]
-    packed = limited(replace(packed, notes=notes), config)
+        notes.append(f"{names[0]} has no masked language model: its head is new")
+    packed = limited(replace(packed, notes=[*notes, *derived["notes"]]), config)
     if config.nsp:
         packed = replace(packed, notes=[*packed.notes, *pair_notes(packed)])
     frequency = np.array(derived["frequency"], np.int64)

@@ -167,8 +167,7 @@ class MaskFilling(MaskedTask):
         self, example: TextExample, windows: Sequence[TokenSequence]
     ) -> list[dict[str, list[int]]]:
         mask, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
-        ids = [window.input_ids for window in windows]
-        positions = [[n for n, id in enumerate(row) if id == mask_id] for row in ids]
+        positions = [[n for n, id in enumerate(w.input_ids) if id == mask_id] for w in windows]
         if not any(positions):
             raise UserError(
                 f"{example.where}: {example.text!r:.60} has no {mask}: write it in place of the "

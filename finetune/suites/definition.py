@@ -63,8 +63,7 @@ class Suite:
         """Sort the tasks, or some of them, so that each follows the task that it starts from."""
         for name in only:
             if name not in self.tasks:
-                hint = did_you_mean(name, self.tasks)
-                names = abbreviated(self.tasks, 30)
+                names, hint = abbreviated(self.tasks, 30), did_you_mean(name, self.tasks)
                 raise UserError(f"--only {name}: {self.path.stem} has {names}.{hint}")
         ordered: dict[str, SuiteTask] = {}
         for name in only or self.tasks:
