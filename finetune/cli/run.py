@@ -17,8 +17,10 @@ from finetune.cli.train import (
 )
 from finetune.config.options import Help, argument
 from finetune.config.recipes import (
+    MAY_DIFFER,
     MULTITASK,
     RecipeRun,
+    changed,
     find_recipes,
     find_suites,
     is_multitask,
@@ -26,7 +28,7 @@ from finetune.config.recipes import (
     load_multitask,
     load_recipe,
 )
-from finetune.config.tasks import Resume
+from finetune.config.tasks import Resume, settings
 from finetune.registry import SUITE_LINES, imported
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError, abbreviated, quantity
@@ -43,7 +45,8 @@ class RecipeCommand(TaskCommand):
     def recipe_run(self) -> RecipeRun:
         """The recipe that the run follows."""
         recipe = load_recipe(self.recipe)
-        return RecipeRun.of(recipe, self.config, recipe.config())
+        differing = changed(settings(self.config), recipe.config(), *MAY_DIFFER)
+        return RecipeRun(recipe, tuple(differing))
 
     def run(self) -> None:
         """Train one run or several seeds, or show the plan."""

@@ -103,11 +103,6 @@ class RecipeRun:
     recipe: Recipe
     differing: tuple[str, ...]
 
-    @classmethod
-    def of(cls, recipe: Recipe, config: TrainConfig, recipe_config: TrainConfig) -> RecipeRun:
-        """Compare the configurations of a run and of its recipe."""
-        return cls(recipe, tuple(changed(settings(config), recipe_config, *MAY_DIFFER)))
-
     def to_dict(self) -> dict[str, str]:
         """The name and path of the recipe, as JSON values."""
         return {"name": self.recipe.name, "path": str(self.recipe.path.absolute())}
