@@ -22,9 +22,9 @@ from finetune.config.recipes import is_multitask, is_suite
 from finetune.config.tasks import CONFIGS
 from finetune.registry import SUITE_COMMAND, SUITE_PARSE, imported
 from finetune.runtime.processes import (
+    LAUNCH_VARIABLES,
     ReportedError,
     end_with_launcher,
-    leave_launch,
     num_processes,
     process_index,
     require_honored_settings,
@@ -74,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             alone = num_processes() > 1 and not parsed.shares_work
         if alone and not main_process:
             return
-        if alone:
-            leave_launch()
+        for variable in LAUNCH_VARIABLES if alone else ():  # as if it had been started alone
+            os.environ.pop(variable, None)
         command = parsed
         with _without(*(() if main_process else (redirect_stdout,))), output:
             _run(command)

@@ -127,7 +127,10 @@ def replace_folder(
         except BaseException as error:
             with contextlib.suppress(OSError):
                 recover(folder)
-            if is_disk_error(error):
+            # safetensors and tokenizers pass on errors of the system as text
+            in_library = type(error) is Exception or type(error).__name__ == "SafetensorError"
+            is_text = in_library and "os error" in str(error).lower()
+            if is_text or isinstance(error, OSError):
                 raise SaveError.of(folder, error) from error
             raise
 
@@ -187,13 +190,6 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def is_disk_error(error: BaseException) -> bool:
-    """Whether an error means that the disk is full or cannot be written."""
-    # safetensors and tokenizers pass on errors of the system as text
-    in_library = type(error) is Exception or type(error).__name__ == "SafetensorError"
-    return isinstance(error, OSError) or (in_library and "os error" in str(error).lower())
 
 
 def require_replaceable(path: Path, start: str, option: str = "--out") -> None:

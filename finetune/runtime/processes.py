@@ -77,12 +77,6 @@ def end_with_parent(number: int, parent: int | None = None) -> bool:
     return parent in (None, os.getppid())
 
 
-def leave_launch() -> None:
-    """Make this process run as if it had been started alone."""
-    for name in LAUNCH_VARIABLES:
-        os.environ.pop(name, None)
-
-
 def require_honored_settings() -> None:
     """Raise UserError for a setting of accelerate that would have no effect."""
     for variable, (name, reason) in UNSUPPORTED.items():
