@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from itertools import chain, repeat, tee
 from operator import itemgetter
 
@@ -29,6 +28,7 @@ from finetune.data.token_rows import Offsets, TokenRow
 from finetune.types import Span, TokenExample, abbreviated, quantity
 
 _TagColumns = tuple[tuple[str, ...], ...]
+_Spans = tuple[Span, ...] | None
 
 _SPELLINGS = [
     re.compile(r"(?P<prefix>[BIESLUM])[-_](?P<type>\S+)", re.I),
@@ -78,20 +78,21 @@ def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
         for split in splits:
             split.scheme = None
         return []
-    notes = []
+    notes, num_illegal_tags, first_illegal = [], 0, ""
     converted = [split for split in tagged if split.scheme != "BIO"]
     if converted and named:
         schemes = sorted({str(split.scheme) for split in converted} - {"IO"}) or ["IO"]
         notes.append(f"tag scheme {' and '.join(schemes)} found, converted to BIO")
-    illegal = [
-        (split, number)
-        for split in converted
-        if (number := num_illegal(split.transitions(), str(split.scheme)))
-    ]
-    if illegal:
-        counted = quantity(sum(number for _, number in illegal), "illegal tag")
-        where = illegal[0][0].first_illegal()
-        notes.append(f"{counted} read as the start of a span, first in {where}")
+    for split in converted:
+        scheme = str(split.scheme)
+        if number := num_illegal(split.transitions(), scheme):
+            num_illegal_tags += number
+            columns = ((where, tags) for where, _, tags in split.sequences())
+            illegal = (where for where, tags in columns if illegal_transitions(tags, scheme))
+            first_illegal = first_illegal or next(illegal)
+    if num_illegal_tags:
+        counted = quantity(num_illegal_tags, "illegal tag")
+        notes.append(f"{counted} read as the start of a span, first in {first_illegal}")
     for split in splits:
         split.scheme = split.scheme or "BIO"
     return notes
@@ -103,68 +104,13 @@ def respelled(columns: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[spelled.get(tag, tag) for tag in column] for column in columns]
 
 
-@dataclass
-class Conversion:
-    """The conversion of sentences to examples: how their tags are read."""
+class _Split:
+    """The sentences of a split, and how their tags are read."""
 
-    names: Mapping[str, str] = field(default_factory=dict)
-    """New names of tags."""
     scheme: str | None = None
     """The scheme of the tags; None if they are not spans."""
-    nested: bool = False
+    nested = False
     """Whether spans may overlap, so that there are no tags for them."""
-
-    def renamed(self, columns: _TagColumns) -> _TagColumns:
-        """The columns of tags with their new names."""
-        if not self.names:
-            return columns
-        return tuple(tuple(self.names.get(tag, tag) for tag in column) for column in columns)
-
-    def example(self, index: int, sentence: TokenRow) -> TokenExample:
-        """Convert a sentence to an example, with its spans and one column of tags in BIO."""
-        num_words = len(sentence.words)
-        spans, tags = self.gold(num_words, sentence.tag_columns, sentence.spans)
-        return TokenExample(
-            index,
-            sentence.words,
-            spans,
-            tags,
-            sentence.document,
-            sentence.text,
-            sentence.offsets,
-            sentence.where,
-            misaligned=sentence.misaligned,
-            key=sentence.key,
-            relations=sentence.relations,
-        )
-
-    def gold(
-        self, num_words: int, columns: _TagColumns, spans: tuple[Span, ...] | None
-    ) -> tuple[tuple[Span, ...] | None, tuple[str, ...] | None]:
-        """Make the spans of a sentence, and one column of tags in BIO."""
-        columns = self.renamed(columns)
-        spans = self.spans_of(columns, spans)
-        tags = columns[0] if columns else None
-        if self.scheme is not None and len(columns) > 1:
-            tags = None
-        elif tags is not None and self.scheme not in (None, "BIO"):
-            tags = tuple(convert_tags(tags, str(self.scheme), "BIO"))
-        if tags is None and spans is not None and not self.nested:
-            tags = tuple(spans_to_tags(spans, num_words, "BIO"))
-        return spans, tags
-
-    def spans_of(
-        self, columns: _TagColumns, spans: tuple[Span, ...] | None
-    ) -> tuple[Span, ...] | None:
-        """The spans of a sentence, given or encoded by renamed tags."""
-        if spans is not None or self.scheme is None or not columns:
-            return spans
-        by_column = [tags_to_spans(column, self.scheme) for column in columns]
-        return tuple(by_column[0] if len(by_column) == 1 else sorted({*chain(*by_column)}))
-
-
-class _Split(Conversion):
-    """The conversion of a split; ``counts`` are the numbers of its tags before."""
 
     def __init__(self, rows: Examples) -> None:
         self.rows, self.is_tagged, self.has_several, edges = rows, False, False, 0
@@ -182,19 +128,11 @@ class _Split(Conversion):
         for (_, tag), number in self._transitions.items():
             counts[tag] += number
         self.counts = +counts
+        """The numbers of the tags, before they are renamed."""
+        self.names = _spelled({*self.counts})
+        """New names of tags."""
         without_spans = all(spans is None for spans in rows.column("spans"))
         self.has_plain_tags = without_spans and not self.has_several
-        super().__init__(_spelled({*self.counts}))
-
-    def examples(self) -> Examples:
-        """The sentences as examples."""
-        rows = self.rows
-        numbers = repeat(0) if self.has_plain_tags else map(len, rows.column("words"))
-        golds = map(self.gold, numbers, rows.column("tag_columns"), rows.column("spans"))
-        spans, tags = (map(itemgetter(i), same) for i, same in enumerate(tee(golds)))
-        unset = {name: repeat((), len(rows)) for name in ("before", "after", "targets")}
-        values = {"id": range(len(rows)), "spans": spans, "tags": tags} | unset
-        return rows.converted(TokenExample, values)
 
     def transitions(self) -> Transitions:
         renamed = Transitions()
@@ -203,20 +141,55 @@ class _Split(Conversion):
             renamed[before, tag] += number
         return renamed
 
-    def first_illegal(self) -> str:
-        for where, columns in self.rows.columns("where", "tag_columns"):
-            if any(illegal_transitions(c, str(self.scheme)) for c in self.renamed(columns)):
-                return str(where)
-        raise AssertionError
+    def sequences(self) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+        """The location, the words and the tags of each column of tags."""
+        for where, words, columns in self.rows.columns("where", "words", "tag_columns"):
+            for tags in self._renamed(columns):
+                yield where, words, tags
 
     def nests(self) -> bool:
         if self.has_plain_tags:
             return False
         names = ("tag_columns", "spans", "misaligned", "offsets")
         return any(
-            are_nested(self.spans_of(self.renamed(columns), spans), *characters)
+            are_nested(self._spans(self._renamed(columns), spans), *characters)
             for columns, spans, *characters in self.rows.columns(*names)
         )
+
+    def examples(self) -> Examples:
+        """The sentences as examples, with their spans and one column of tags in BIO."""
+        rows = self.rows
+        numbers = repeat(0) if self.has_plain_tags else map(len, rows.column("words"))
+        golds = map(self._gold, numbers, rows.column("tag_columns"), rows.column("spans"))
+        spans, tags = (map(itemgetter(i), same) for i, same in enumerate(tee(golds)))
+        unset = {name: repeat((), len(rows)) for name in ("before", "after", "targets")}
+        values = {"id": range(len(rows)), "spans": spans, "tags": tags} | unset
+        return rows.converted(TokenExample, values)
+
+    def _gold(
+        self, num_words: int, columns: _TagColumns, spans: _Spans
+    ) -> tuple[_Spans, tuple[str, ...] | None]:
+        columns = self._renamed(columns)
+        spans = self._spans(columns, spans)
+        tags = columns[0] if columns else None
+        if self.scheme is not None and len(columns) > 1:
+            tags = None
+        elif tags is not None and self.scheme not in (None, "BIO"):
+            tags = tuple(convert_tags(tags, str(self.scheme), "BIO"))
+        if tags is None and spans is not None and not self.nested:
+            tags = tuple(spans_to_tags(spans, num_words, "BIO"))
+        return spans, tags
+
+    def _renamed(self, columns: _TagColumns) -> _TagColumns:
+        if not self.names:
+            return columns
+        return tuple(tuple(self.names.get(tag, tag) for tag in column) for column in columns)
+
+    def _spans(self, columns: _TagColumns, spans: _Spans) -> _Spans:
+        if spans is not None or self.scheme is None or not columns:
+            return spans
+        by_column = [tags_to_spans(column, self.scheme) for column in columns]
+        return tuple(by_column[0] if len(by_column) == 1 else sorted({*chain(*by_column)}))
 
 
 def _spelled(all_tags: Set[str]) -> dict[str, str]:
@@ -266,13 +239,16 @@ def _check_plain_tags(splits: Sequence[_Split]) -> None:
     spelled_alike = all(any(p.fullmatch(tag) for p in _SPELLINGS) for tag in plain)
     schemes = {split.scheme for split in splits if split.is_tagged}
     if num_inside and (plain.total() * 2 <= num_inside or spelled_alike or len(schemes) > 1):
-        for split in splits:
-            for where, words, columns in split.rows.columns("where", "words", "tag_columns"):
-                for word, tag in chain(
-                    *(zip(words, c, strict=True) for c in split.renamed(columns))
-                ):
-                    if tag in plain:
-                        raise _stray_tag(where, word, tag, plain, num_inside)
+        sentences = chain.from_iterable(split.sequences() for split in splits)
+        where, words, tags = next(one for one in sentences if not plain.keys().isdisjoint(one[2]))
+        word, tag = next(pair for pair in zip(words, tags, strict=True) if pair[1] in plain)
+        other_tags = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
+        raise DataError(
+            f"{where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
+            f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} (B-TYPE, I-TYPE, "
+            "…) and the rest O: correct it, or remove a "
+            f"header{f' (also: {other_tags})' if other_tags else ''}."
+        )
     for split in splits:
         if split.has_several:
             rows = split.rows.columns("where", "tag_columns")
@@ -281,13 +257,3 @@ def _check_plain_tags(splits: Sequence[_Split]) -> None:
                 f"{where}: several columns of tags, but they are not span tags (B-TYPE, "
                 "I-TYPE, O): name the one column to read, for instance --columns tags=1."
             )
-
-
-def _stray_tag(where: str, word: str, tag: str, plain: Counter[str], num_inside: int) -> DataError:
-    other_tags = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
-    return DataError(
-        f"{where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
-        f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} (B-TYPE, I-TYPE, …) "
-        "and the rest O: correct it, or remove a "
-        f"header{f' (also: {other_tags})' if other_tags else ''}."
-    )

@@ -16,7 +16,7 @@ from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import MissingColumn, Table, open_text_table, read_file
-from finetune.data.tag_conversion import Conversion, are_nested, to_bio
+from finetune.data.tag_conversion import are_nested, to_bio
 from finetune.data.tag_schemes import count_transitions, scheme_of, spans_to_tags
 from finetune.data.token_rows import (
     HEADER_NAMES,
@@ -110,9 +110,23 @@ class TokenReader(RowReader):
 
     def predicted(self, index: int, sentence: TokenRow) -> TokenExample:
         """Convert a sentence to an example, with tags in the scheme of the file."""
-        sentence = sentence._replace(tag_columns=()) if len(sentence.tag_columns) > 1 else sentence
-        nested = are_nested(sentence.spans, sentence.misaligned, sentence.offsets)
-        return Conversion(nested=nested).example(index, sentence)
+        spans, misaligned, offsets = sentence.spans, sentence.misaligned, sentence.offsets
+        tags = sentence.tag_columns[0] if len(sentence.tag_columns) == 1 else None
+        if tags is None and spans is not None and not are_nested(spans, misaligned, offsets):
+            tags = tuple(spans_to_tags(spans, len(sentence.words), "BIO"))
+        return TokenExample(
+            index,
+            sentence.words,
+            spans,
+            tags,
+            sentence.document,
+            sentence.text,
+            offsets,
+            sentence.where,
+            misaligned=misaligned,
+            key=sentence.key,
+            relations=sentence.relations,
+        )
 
 
 def read_tokens(
