@@ -183,7 +183,10 @@ class RowReader(ABC):
             return
         if gold or not predicting:
             refuse_rows_of_tools(table, columns)
-        columns = table.with_usual(columns, usual)
+        header = table.by_name.keys()
+        for role, name in usual.items():
+            if name.lower() in header or header >= {*name.lower().split("+")}:
+                columns = {role: name, **columns}
         if table.first_row is not None and len(table.header) == 1:
             columns = {"text": "0", **columns}
         make = self.choose(table, first, columns, "read" if gold else "unread")

@@ -9,6 +9,7 @@ from itertools import chain, dropwhile, groupby, repeat
 from operator import itemgetter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from finetune.config.recipes import local_path
 from finetune.config.tasks import column_map
@@ -39,8 +40,8 @@ class TextSource:
         A hub data set gives its training split.
         """
         if self.hub is not None:
-            columns = _text_columns(input_type_of(self.hub))
-            for example in read_text(self.hub, columns=columns, splits=["train"]).splits["train"]:
+            options = _text_options(input_type_of(self.hub))
+            for example in read_text(self.hub, splits=["train"], **options).splits["train"]:
                 yield from filter(str.strip, "\n".join(example.texts()).split("\n"))
         for file in self.files:
             for text, _ in _texts(file, (), self.encoding):
@@ -86,16 +87,16 @@ def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[
         for sentence in read_token_file(path, encoding=encoding):
             yield " ".join(sentence.words), sentence.where
         return
-    named = _text_columns(kind, columns)
-    pair = False if named else None
-    rows = read_text_file(path, columns=named, pair=pair, labels=False, encoding=encoding)
+    options = _text_options(kind, columns)
+    rows = read_text_file(path, labels=False, encoding=encoding, **options)
     units = (("\n".join(row.texts()), row.where) for row in rows)
     yield from _distinct_contexts(units) if kind == "qa" else units
 
 
-def _text_columns(kind: str, columns: Sequence[str] = ()) -> dict[str, str]:
+def _text_options(kind: str, columns: Sequence[str] = ()) -> dict[str, Any]:
     of_questions = {"text": "context"} if kind == "qa" else {}
-    return of_questions | column_map(columns)
+    named = of_questions | column_map(columns)
+    return {"columns": named, "pair": False if named else None}
 
 
 def _distinct_contexts(units: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -158,9 +159,7 @@ def read_running_text(
         else:
             part, only = PartOf(source.hub, without_test), ["train"] if splits[name] else None
             kind = input_type_of(source.hub)
-            chosen = _text_columns(kind, columns)
-            pair = False if chosen else None
-            data = read_text(part, columns=chosen, pair=pair, splits=only)
+            data = read_text(part, splits=only, **_text_options(kind, columns))
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
             by_split = [

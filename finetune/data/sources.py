@@ -160,16 +160,9 @@ def open_input(
 
     ``input_files`` names the files. Each file is opened once the files before it are read.
     """
-    if not isinstance(source, str | Path) or str(source) == "-":
-        return open_file(open_data(source, format, encoding))
-    return _opened(input_files(source), open_file, format, encoding)
-
-
-def _opened(
-    paths: Sequence[Path], open_file: Callable[[DataFile], Table], format: str | None, encoding: str
-) -> Table:
-    tables = (open_file(open_data(path, format, encoding)) for path in paths)
-    return joined(tables) if len(paths) > 1 else next(tables)
+    is_path = isinstance(source, str | Path) and str(source) != "-"
+    inputs = input_files(source) if is_path else [source]
+    return joined(open_file(open_data(one, format, encoding)) for one in inputs)
 
 
 def input_files(source: str | Path) -> list[Path]:
@@ -226,10 +219,11 @@ def open_splits(
     source = resolve(spec)
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
-        files = [source.files[split] for split in chosen]
-        opened = (_opened(paths, open_file, None, encoding) for paths in files)
-        tables = dict(zip(chosen, opened, strict=True))
-        formats = {format_of(paths[0]) or "plain" for paths in files}
+        tables, formats = dict[str, Table](), set[str]()
+        for split in chosen:
+            paths = source.files[split]
+            tables[split] = joined(open_file(open_data(path, None, encoding)) for path in paths)
+            formats.add(format_of(paths[0]) or "plain")
         notes = [f"files not read: {abbreviated(source.unread)}"] if source.unread else []
         dataset = Dataset(source.name, {}, notes, format="+".join(sorted(formats)))
     elif text_encoding(encoding) != UTF_8:
@@ -273,11 +267,10 @@ def _open_tables(source: Source, wanted: Sequence[str] | None) -> tuple[Dataset,
     tables = {}
     for split in chosen:
         of_split = {name: source_tables[name] for name in named[split]}
-        tables[split] = next(iter(of_split.values()))
         if len(of_split) > 1:
             _refuse_repeated(source.name, split, of_split)
             notes.append(f"{split}: joined from {', '.join(of_split)}")
-            tables[split] = joined(of_split.values())
+        tables[split] = joined(of_split.values())
     return Dataset(source.name, {}, notes, format, pinned=pinned), tables
 
 

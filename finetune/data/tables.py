@@ -80,16 +80,6 @@ class Table:
             f"{did_you_mean(name, self.header)}"
         )
 
-    def with_usual(self, columns: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, str]:
-        """Add the usual columns, by role, that the table has to those that the user names."""
-        header = {name.lower() for name in self.header}
-        has = {
-            role: name
-            for role, name in usual.items()
-            if name.lower() in header or header.issuperset(name.lower().split("+"))
-        }
-        return {**has, **columns}
-
     def peek(self, number: int | None) -> list[Any]:
         """The next rows, at most ``number``, which remain to be read; None returns all.
 
@@ -110,10 +100,8 @@ def joined(parts: Iterable[Table]) -> Table:
     """
     remaining = iter(parts)
     first = next(remaining)
-    rows = first.rows
 
-    def all_rows() -> Iterator[Any]:
-        yield from rows
+    def later_rows() -> Iterator[Any]:
         for number, table in enumerate(remaining, 2):
             begun = list(islice(table.rows, 1))  # now its columns are known
             _check_fit(first, table)
@@ -127,7 +115,7 @@ def joined(parts: Iterable[Table]) -> Table:
                     row = row._replace(document=f"{row.document} in file {number}")
                 yield row
 
-    first.rows = all_rows()
+    first.rows = chain(first.rows, later_rows())
     return first
 
 

@@ -57,7 +57,9 @@ def _continues(before: tuple[str, str], tag: tuple[str, str]) -> bool:
     return before[0] in "BI" and tag[0] in "IE" and before[1] == tag[1]
 
 
-def _legal(before: tuple[str, str], tag: tuple[str, str], scheme: str) -> bool:
+@lru_cache(maxsize=65536)
+def _may_follow(before_tag: str, after_tag: str, scheme: str) -> bool:
+    before, tag = _role(before_tag, scheme), _role(after_tag, scheme)
     if scheme == "IO":
         return True
     if scheme == "IOB1":
@@ -65,11 +67,6 @@ def _legal(before: tuple[str, str], tag: tuple[str, str], scheme: str) -> bool:
     if scheme == "BIO":
         return tag[0] != "I" or _continues(before, tag)
     return _continues(before, tag) or not (before[0] in "BI" or tag[0] in "IE")
-
-
-@lru_cache(maxsize=65536)
-def _may_follow(before: str, tag: str, scheme: str) -> bool:
-    return _legal(_role(before, scheme), _role(tag, scheme), scheme)
 
 
 def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
@@ -199,10 +196,9 @@ def legal_transitions(
     """
     if scheme is None:
         return [True] * len(tags), [True] * len(tags), [[True] * len(tags) for _ in tags]
-    roles = [_role(tag, scheme) for tag in tags]
-    start = [_legal(_OUTSIDE, role, scheme) for role in roles]
-    end = [_legal(role, _OUTSIDE, scheme) for role in roles]
-    return start, end, [[_legal(before, role, scheme) for role in roles] for before in roles]
+    start = [_may_follow("O", tag, scheme) for tag in tags]
+    end = [_may_follow(tag, "O", scheme) for tag in tags]
+    return start, end, [[_may_follow(before, tag, scheme) for tag in tags] for before in tags]
 
 
 def continuation_tag(tag: str, scheme: str | None) -> str:

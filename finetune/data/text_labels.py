@@ -37,7 +37,21 @@ def prepare_texts(config: TextConfig, data: Dataset) -> Dataset:
 
     Draw the training examples of ``--per-class``.
     """
-    data = in_one_form(data, problem_of(config, data))
+    problem, data = problem_of(config, data), labeled(data)
+    notes = list(data.notes)
+    train_labels = data.splits.get("train", Examples()).column("label")
+    has_lists = any(SINGLE in note for note in notes)
+    has_lists = has_lists or any(isinstance(label, tuple) for label in train_labels)
+    if problem == "multi" and not has_lists:
+        notes.append(
+            "each row has one label; write several as a list in JSON Lines or Parquet, as in "
+            '"label": ["a", "b"]'
+        )
+    splits = {
+        split: rows.recoded("label", partial(with_problem, rows, problem))
+        for split, rows in data.splits.items()
+    }
+    data = replace(data, splits=splits, notes=notes)
     return data if config.per_class is None else _drawn(config, data)
 
 
@@ -134,25 +148,6 @@ def labeled(data: Dataset) -> Dataset:
     dropped = "label (empty, '-', NaN or -1)"
     missing = "a label: name its column, --columns label=NAME."
     return with_gold(data, "label", "row", missing, dropped)
-
-
-def in_one_form(data: Dataset, problem: str) -> Dataset:
-    """Drop training and validation rows without a label, and convert the labels for the problem."""
-    data = labeled(data)
-    notes = list(data.notes)
-    train_labels = data.splits.get("train", Examples()).column("label")
-    has_lists = any(SINGLE in note for note in notes)
-    has_lists = has_lists or any(isinstance(label, tuple) for label in train_labels)
-    if problem == "multi" and not has_lists:
-        notes.append(
-            "each row has one label; write several as a list in JSON Lines or Parquet, as in "
-            '"label": ["a", "b"]'
-        )
-    splits = {
-        split: rows.recoded("label", partial(with_problem, rows, problem))
-        for split, rows in data.splits.items()
-    }
-    return replace(data, splits=splits, notes=notes)
 
 
 def with_problem(examples: Examples, problem: str, label: Any, first: int) -> Any:
