@@ -289,12 +289,8 @@ def _distribution(counts: Counter[str], example: Example) -> str:
     if isinstance(example, TokenExample):
         unit = "tag" if example.spans is None else "span"
         unit = unit if example.relations is None else "relation"
-    listed = [
-        f"{name} ({count:,}, {100 * count / total:.1f}%)"
-        for name, count in counts.most_common(_MAX_LABELS)
-    ]
-    omitted = f", … ({len(counts)} in all)" if len(counts) > _MAX_LABELS else ""
-    return f"{quantity(total, unit)}: {', '.join(listed)}{omitted}"
+    listed = (f"{name} ({n:,}, {100 * n / total:.1f}%)" for name, n in counts.most_common())
+    return f"{quantity(total, unit)}: {abbreviated(listed, _MAX_LABELS)}"
 
 
 def _pairs(splits: _Splits) -> Iterator[Finding]:

@@ -389,32 +389,28 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     def sums(numbers: Iterable[int]) -> Numbers:
         return np.bincount(owner, np.fromiter(numbers, np.float64, len(flat)), len(texts))
 
-    shared = map(_shared_text, examples)
     blank = sums(map(operator.not_, compared)) > 0
     words = sums(map(_num_words, flat, compared))
     cls = type(examples[0]) if examples else TextExample
+    documents: Iterable[str | None] = itertools.repeat(None, len(texts))
     if cls is ChoiceQuestion:  # which needs no context
         choices = map(attrgetter("choices"), examples)
         blank = np.array([not all(map(str.strip, strings)) for strings in choices])
-    elif "words" in cls.__match_args__:
+        documents = (text if text.strip() else None for text in map(attrgetter("text"), examples))
+    elif cls is Question:
+        documents = map(attrgetter("pair"), examples)
+    elif "words" in cls.__match_args__:  # also of rows whose tags are not yet converted
         words = np.array(list(map(len, map(attrgetter("words"), examples))))
+        documents = map(attrgetter("document"), examples)
     damaged = sums("\ufffd" in text for text in flat) > 0
     stats = {
         "text": np.fromiter(map(_hash, joined), np.uint64, len(texts)),
-        "document": np.fromiter((0 if t is None else _hash(t) or 1 for t in shared), np.uint64),
+        "document": np.fromiter((0 if t is None else _hash(t) or 1 for t in documents), np.uint64),
         "words": words,
         "characters": sums(map(len, flat)),
         "flags": BLANK * blank + DAMAGED * damaged,
     }
     return {name: stats[name].astype(type) for name, type in COLUMN_STATS.items()}
-
-
-def _shared_text(example: Example) -> str | None:
-    if isinstance(example, TokenExample):
-        return example.document
-    if isinstance(example, ChoiceQuestion):
-        return example.text if example.text.strip() else None
-    return example.pair if isinstance(example, Question) else None
 
 
 def normalized(texts: Iterable[str]) -> list[str]:

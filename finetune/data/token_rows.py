@@ -49,10 +49,6 @@ class TokenRow(NamedTuple):
         """The words joined by blanks."""
         return [" ".join(self.words)]
 
-    def shared(self) -> str | None:
-        """The document, which other sentences share; None without."""
-        return self.document
-
 
 def word_columns(table: Table, named: Mapping[str, str], rows: Sequence[Row]) -> Columns:
     """Choose the columns that the user names, else those with usual names and fitting values.

@@ -56,8 +56,11 @@ def saved(folder: Path) -> str:
     return str(folder / "saved")
 
 
-WITHOUT_WORDS = [{"tokens": ["x"] * n, "tags": ["B-A"] * n} for n in [1, 0, 2, 3, 1, 0, 2] * 6]
-"""Some have no words, so that chunks differ in size."""
+WITHOUT_WORDS = [
+    {"tokens": ["x"] * n, "tags": ["B-A"] * n, "document": f"d{i // 2}"}
+    for i, n in enumerate([1, 0, 2, 3, 1, 0, 2] * 6)
+]
+"""Some have no words, so that chunks differ in size. Documents are not divided."""
 CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
     "shards": (read_text, shards, "not used"),
     "saved": (read_text, saved, "not used"),
