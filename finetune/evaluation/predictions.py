@@ -22,8 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from types import UnionType
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from finetune.config.tasks import column_map
 from finetune.config.values import conforms, description
@@ -257,9 +256,7 @@ def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
         for key, value in row.items():
-            if key not in _TYPES or type(value) in _PLAIN[key]:
-                continue
-            if not conforms(value, _TYPES[key]):
+            if key in _TYPES and not conforms(value, _TYPES[key]):
                 raise wrong_value(where, key, description(_TYPES[key]), value)
         rows.append(Row(row, where))
         keys.add(key_of_row(row))
@@ -315,11 +312,6 @@ _TYPES: dict[str, Any] = {
     "follows_score": float,
 }
 """The types of the keys of a line, except prediction and gold."""
-_PLAIN = {
-    key: {*get_args(hint)} if isinstance(hint, UnionType) else {hint}
-    for key, hint in _TYPES.items()
-}
-"""These types and their members: most values have one, which takes no time to see."""
 
 
 # --- Alignment ------------------------------------------------------------------------------------

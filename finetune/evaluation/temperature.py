@@ -29,10 +29,14 @@ def probabilities_of(
 
 def tempered(logs: np.ndarray, temperature: float) -> np.ndarray:
     """Divide the logits of log-probabilities [N, C] by a temperature."""
-    scaled = logs / temperature
-    scaled -= scaled.max(-1, keepdims=True)
-    scaled -= np.log(np.exp(scaled).sum(-1, keepdims=True))
-    return scaled
+    return log_softmax(logs / temperature)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Compute log-probabilities [..., C] of logits [..., C]."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    logs: np.ndarray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return logs
 
 
 def log_probabilities(probabilities: np.ndarray, independent: bool) -> np.ndarray:

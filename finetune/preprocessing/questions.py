@@ -18,8 +18,6 @@ from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.windows import window_starts
 from finetune.types import Answer, Question, TextExample, TokenSequence
 
-_LAST = 0x3001  # after the last white space
-_IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST + 1)])
 CACHED = 1024
 """Number of contexts whose tokens are kept while questions are decoded."""
 
@@ -136,9 +134,7 @@ def _characters(text: str, offsets: Iterable[tuple[int, int]]) -> tuple[np.ndarr
 
 def is_space(text: str) -> np.ndarray:
     """Whether each character of a text is white space: [len(text)]."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    is_white: np.ndarray = _IS_SPACE[np.minimum(codes, _LAST)]
-    return is_white
+    return np.fromiter(map(str.isspace, text), bool, len(text))
 
 
 def word_numbers(text: str) -> np.ndarray:

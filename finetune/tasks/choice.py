@@ -23,12 +23,11 @@ from finetune.data import Dataset
 from finetune.data.choices import CHOICES
 from finetune.data.text_labels import labeled
 from finetune.evaluation.calibration import fit_on_probabilities
-from finetune.evaluation.temperature import scale
+from finetune.evaluation.temperature import log_softmax, scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import FlatSequences
 from finetune.preprocessing.texts import check_prepared_characters
 from finetune.tasks.base import Fitted, SequencesOfExamples, Task, Windows, WindowTargets
-from finetune.tasks.decoding import log_softmax
 from finetune.tasks.state import TaskState
 from finetune.types import (
     IGNORED,

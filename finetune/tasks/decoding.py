@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from finetune.evaluation.temperature import scale
+from finetune.evaluation.temperature import log_softmax, scale
 from finetune.types import (
     LabelSet,
     Prediction,
@@ -120,10 +120,3 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):  # 1 / inf is the right 0
         probabilities: np.ndarray = 1 / (1 + np.exp(-logits))
     return probabilities
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Compute log-probabilities [..., C] of logits [..., C]."""
-    shifted = logits - logits.max(-1, keepdims=True)
-    logs: np.ndarray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return logs

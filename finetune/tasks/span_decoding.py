@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import compress
-from operator import add, attrgetter, not_
+from operator import attrgetter, not_
 from typing import NamedTuple
 
 import numpy as np
@@ -131,7 +131,7 @@ def best_spans(
     candidates never matters. Spans are sorted by start, the longer first, and label.
     """
     scores = _unique(candidates)
-    chosen = _decided(list(scores.items()), decoding, thresholds)
+    chosen = _decided(scores, decoding, thresholds)
     return [(span, scores[span]) for span in sorted(chosen, key=_order)]
 
 
@@ -146,9 +146,11 @@ def _unique(candidates: ScoredSpans) -> dict[Span, float]:
     return {span: scores[span] for span in sorted(scores, key=_order)}
 
 
-def _decided(candidates: ScoredSpans, decoding: str, thresholds: Mapping[str, float]) -> list[Span]:
+def _decided(
+    scores: Mapping[Span, float], decoding: str, thresholds: Mapping[str, float]
+) -> list[Span]:
     weights = {}
-    for span, score in candidates:
+    for span, score in scores.items():
         threshold = max(thresholds.get(span.label, 0.5), LOWEST_THRESHOLD)
         if score >= threshold:
             # Weights in steps of 2^-24, followed by 16 bits for the number of spans, 1. Whole
@@ -222,27 +224,22 @@ def _best_laminar(weighted: Sequence[Weighted]) -> list[Span]:
     """
     points = sorted({point for span, _ in weighted for point in span[:2]})
     index = {point: number for number, point in enumerate(points)}
-    rows = [[0] * len(points) for _ in points]  # [m, m]: the best of each stretch
+    best = np.zeros((len(points), len(points)), np.int64)  # the best of each stretch
     for span, weight in weighted:
-        rows[index[span.start]][index[span.end]] += weight
-    columns = [list(column) for column in zip(*rows, strict=True)]  # the same by end
+        best[index[span.start], index[span.end]] += weight
 
-    def parts(start: int, end: int) -> list[int]:
-        inner = slice(start + 1, end)
-        return [*map(add, rows[start][inner], columns[end][inner])]
+    def parts(start: int, end: int) -> np.ndarray:
+        return best[start, start + 1 : end] + best[start + 1 : end, end]
 
     for length in range(2, len(points)):
         for start in range(len(points) - length):
-            end = start + length
-            rows[start][end] += max(parts(start, end))
-            columns[end][start] = rows[start][end]
+            best[start, start + length] += parts(start, start + length).max()
     kept, todo = set(), [(0, len(points) - 1)]
     while todo:
         start, end = todo.pop()
         kept.add((points[start], points[end]))
         if end - start > 1:
-            inner = parts(start, end)
-            middle = start + 1 + inner.index(max(inner))
+            middle = start + 1 + int(parts(start, end).argmax())
             todo += [(start, middle), (middle, end)]
     return [span for span, _ in weighted if span[:2] in kept]
 
@@ -258,27 +255,14 @@ def choose_span_thresholds(
     Ties go to the value nearest to 0.5. If scores are calibrated, the best threshold is half the F1
     it gives (Lipton, Elkan & Narayanaswamy 2014), so values below 0.5 are common.
     """
-    num_gold = sum(len(set(spans)) for spans in gold)
-    # spans without conflicts are only compared with the threshold, by their sorted scores
-    right, alone = list[float](), list[float]()
-    groups: list[tuple[ScoredSpans, frozenset[Span]]] = []
-    for spans, scored in zip(map(frozenset, gold), candidates, strict=True):
-        scores = {s: p for s, p in _unique(scored).items() if p >= min(GRID)}
-        for group in _groups(list(scores), decoding):
-            if len(group) > 1:
-                groups.append(([(s, scores[s]) for s in group], spans & {*group}))
-                continue
-            alone.append(scores[group[0]])
-            right += [scores[group[0]]] if group[0] in spans else []
-    arrays = np.sort(right), np.sort(alone)
+    scores = list(map(_unique, candidates))
 
     def f1(threshold: float) -> float:
-        thresholds = dict.fromkeys(labels, threshold)
-        correct, predicted = (len(a) - int(a.searchsorted(threshold)) for a in arrays)
-        for in_group, gold_of_group in groups:
-            chosen = _decided(in_group, decoding, thresholds)
-            correct += len(gold_of_group.intersection(chosen))
-            predicted += len(chosen)
-        return 2 * correct / total if (total := predicted + num_gold) else 0.0
+        thresholds, correct, total = dict.fromkeys(labels, threshold), 0, 0
+        for spans, of_text in zip(map(set, gold), scores, strict=True):
+            chosen = _decided(of_text, decoding, thresholds)
+            correct += len(spans.intersection(chosen))
+            total += len(spans) + len(chosen)
+        return 2 * correct / total if total else 0.0
 
     return dict.fromkeys(labels, max(GRID, key=f1))

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finetune.data.tag_schemes import continuation_tag, legal_transitions, tags_to_spans
-from finetune.evaluation.temperature import probabilities_of
-from finetune.tasks.decoding import Decoder, check_complete, log_softmax
+from finetune.evaluation.temperature import log_softmax, probabilities_of
+from finetune.tasks.decoding import Decoder, check_complete
 from finetune.types import LabelSet, Span, TokenExample, TokenPrediction, WindowOutput
 
 _Transitions = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.data.tag_schemes import continuation_tag, illegal_transitions, tag_names
-from finetune.tasks.decoding import log_softmax
+from finetune.evaluation.temperature import log_softmax
 from finetune.tasks.tag_decoding import TagDecoder, log_transitions, viterbi, word_scores
 
 TAGS = {
