@@ -5,8 +5,6 @@ Exported models decode with this file, so it imports only numpy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 
@@ -15,16 +13,6 @@ def scale(probabilities: np.ndarray, temperature: float, independent: bool) -> n
     logs = log_probabilities(probabilities, independent)
     scaled: np.ndarray = np.exp(tempered(logs, temperature))
     return scaled[..., 1] if independent else scaled
-
-
-def probabilities_of(
-    ids: Sequence[int] | np.ndarray, logs: np.ndarray, temperature: float = 1.0
-) -> np.ndarray:
-    """Compute the probabilities [W] of tags [W] from log-probabilities [W, C] and a temperature."""
-    if temperature != 1.0:
-        logs = tempered(logs, temperature)
-    probabilities: np.ndarray = np.exp(logs[np.arange(len(ids)), ids])
-    return probabilities
 
 
 def tempered(logs: np.ndarray, temperature: float) -> np.ndarray:

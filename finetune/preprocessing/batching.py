@@ -153,7 +153,7 @@ def pack(
     return Batch(
         input_ids=torch.from_numpy(ids.astype(np.int64)),
         position_ids=torch.from_numpy(np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)),
-        token_type_ids=None if types is None else torch.from_numpy(types.astype(np.int64)),
+        token_type_ids=None if types is None else torch.from_numpy(types.values.astype(np.int64)),
         cu_seqlens=torch.from_numpy(bounds.astype(np.int32)),
         words=torch.from_numpy(starts[is_word]),
         word_lengths=torch.from_numpy(np.diff(starts, append=0)[is_word]),

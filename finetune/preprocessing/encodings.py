@@ -82,7 +82,7 @@ class FlatSequences(Sequence[TokenSequence]):
     """N sequences in flat arrays, indexed as a sequence of ``TokenSequence``."""
 
     ids: Ragged
-    token_type_ids: Array | None  # in the layout of ``ids.values``; None if all are 0
+    token_type_ids: Ragged | None  # None if all are 0
     words: Ragged  # the word starts
     example: Array  # [N]
     window: Array  # [N]
@@ -96,8 +96,8 @@ class FlatSequences(Sequence[TokenSequence]):
         items = list(items)
         token_type_ids = targets = None
         if any(item.token_type_ids and any(item.token_type_ids) for item in items):
-            rows = (item.token_type_ids or [0] * len(item.input_ids) for item in items)
-            token_type_ids = np.fromiter(chain.from_iterable(rows), np.uint8)
+            types = [item.token_type_ids or [0] * len(item.input_ids) for item in items]
+            token_type_ids = Ragged.of(types, np.dtype(np.uint8))
         item_targets = [item.target for item in items if item.target is not None]
         if item_targets and len(item_targets) == len(items):
             targets = {
@@ -115,15 +115,15 @@ class FlatSequences(Sequence[TokenSequence]):
 
     def take(self, rows: Array) -> FlatSequences:
         """Take some of the sequences, in the given order."""
-        ids = self.ids.take(rows)
-        token_type_ids = None
-        if self.token_type_ids is not None:
-            token_type_ids = Ragged(self.token_type_ids, self.ids.offsets).take(rows).values
-        targets = self.targets
-        if targets is not None:
-            targets = {name: target.take(rows) for name, target in targets.items()}
-        words, example = self.words.take(rows), self.example[rows]
-        return FlatSequences(ids, token_type_ids, words, example, self.window[rows], targets)
+        targets = self.targets and {name: row.take(rows) for name, row in self.targets.items()}
+        return FlatSequences(
+            self.ids.take(rows),
+            self.token_type_ids and self.token_type_ids.take(rows),
+            self.words.take(rows),
+            self.example[rows],
+            self.window[rows],
+            targets,
+        )
 
     @property
     def first_word(self) -> Array:
@@ -151,12 +151,11 @@ class FlatSequences(Sequence[TokenSequence]):
     def __getitem__(self, index: int | slice) -> TokenSequence | FlatSequences:
         if isinstance(index, slice):
             return self.take(np.arange(*index.indices(len(self))))
-        row = range(len(self))[index]
-        token_type_ids, targets = self.token_type_ids, self.targets
+        row, targets = range(len(self))[index], self.targets
         return TokenSequence(
             int(self.example[row]),
             self.ids.row(row),
-            None if token_type_ids is None else Ragged(token_type_ids, self.ids.offsets).row(row),
+            self.token_type_ids and self.token_type_ids.row(row),
             self.words.row(row),
             int(self.window[row]),
             None if targets is None else {name: t.row(row) for name, t in targets.items()},
@@ -265,11 +264,11 @@ def load_encoded(folder: Path) -> EncodedExamples:
 
 
 def _arrays_of(encoded: EncodedExamples) -> dict[str, Array]:
-    sequences, token_type_ids = encoded.sequences, encoded.sequences.token_type_ids
-    if token_type_ids is None:
-        token_type_ids = np.zeros(len(sequences.ids.values), np.uint8)
+    sequences, types = encoded.sequences, encoded.sequences.token_type_ids
     arrays = {"example": sequences.example, "window": sequences.window}
-    arrays |= {"windows": encoded.num_windows, "token_type_ids": token_type_ids}
+    arrays["windows"] = encoded.num_windows
+    zeros = np.zeros_like(sequences.ids.values, np.uint8)
+    arrays["token_type_ids"] = zeros if types is None else types.values
     rows = {"ids": sequences.ids, "words": sequences.words}
     rows |= {f"{TARGET}{name}": target for name, target in (sequences.targets or {}).items()}
     for name, row in rows.items():
@@ -285,8 +284,9 @@ def _assembled(entry: Mapping[str, Any], array_of: Callable[[str, str], Array]) 
     rows = {name: Ragged(arrays.pop(name), _boundaries(n)) for name, n in counts.items()}
     ids, words, offsets = rows.pop("ids"), rows.pop("words"), _boundaries(arrays.pop("windows"))
     targets = {name.removeprefix(TARGET): target for name, target in rows.items()} or None
-    arrays.setdefault("token_type_ids", None)
-    sequences = FlatSequences(ids=ids, words=words, targets=targets, **arrays)
+    types = arrays.pop("token_type_ids", None)
+    types = None if types is None else Ragged(types, ids.offsets)
+    sequences = FlatSequences(ids, types, words, targets=targets, **arrays)
     return EncodedExamples(sequences, offsets, entry["num_cut"])
 
 

@@ -153,10 +153,6 @@ def truncated(
     """
     if second is None:
         return first[:room], None
-    short = min(len(first), len(second))
-    if short * 2 >= room:
-        keep_first = (room + 1) // 2 if len(first) > len(second) else room // 2
-        return first[:keep_first], second[: room - keep_first]
-    if len(first) > len(second):
-        return first[: room - short], second
-    return first, second[: room - short]
+    half = (room + 1) // 2 if len(first) > len(second) else room // 2
+    keep = min(len(first), max(half, room - len(second)))
+    return first[:keep], second[: room - keep]

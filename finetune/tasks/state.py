@@ -116,14 +116,10 @@ class TaskState(Decoder):
 
     def extra_fields(self) -> dict[str, Any]:
         """The fields under ``extra`` in ``finetune.json``."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in ("config", "labels", "max_length"):
-            del values[name]
-        if self.temperature is None:  # not fitted
-            del values["temperature"]
-        if not values["decisions"]:
-            del values["decisions"]
-        return values
+        left_out = {"config", "labels", "max_length"}
+        left_out |= {name for name in ("temperature", "decisions") if not getattr(self, name)}
+        names = [field.name for field in dataclasses.fields(self)]
+        return {name: getattr(self, name) for name in names if name not in left_out}
 
     def unfitted(self) -> Self:
         """Remove the values that an earlier training run has fitted."""

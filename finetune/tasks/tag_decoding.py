@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finetune.data.tag_schemes import continuation_tag, legal_transitions, tags_to_spans
-from finetune.evaluation.temperature import log_softmax, probabilities_of
+from finetune.evaluation.temperature import log_softmax, tempered
 from finetune.tasks.decoding import Decoder, check_complete
 from finetune.types import LabelSet, Span, TokenExample, TokenPrediction, WindowOutput
 
@@ -90,7 +90,7 @@ class TagDecoder(Decoder):
         else:
             logs = np.concatenate(values)
             classes = self._best_classes(logs)
-            probabilities = probabilities_of(classes, logs)
+            probabilities = np.exp(logs[np.arange(len(classes)), classes])
         check_complete(example, len(classes))
         names = self.labels
         tags = tuple(names[index] for index in classes.tolist())
@@ -122,8 +122,9 @@ class TagDecoder(Decoder):
         """Apply the temperature to the probabilities of a prediction."""
         if self.temperature is None:
             return prediction
-        classes, logs = self.labels.ids(prediction.tags, -1), prediction.log_probabilities
-        scores = tuple(probabilities_of(classes, logs, self.temperature).tolist())
+        classes = self.labels.ids(prediction.tags, -1)
+        logs = tempered(prediction.log_probabilities, self.temperature)
+        scores = tuple(np.exp(logs[np.arange(len(classes)), classes]).tolist())
         return replace(
             prediction,
             scores=scores,

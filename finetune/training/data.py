@@ -114,8 +114,7 @@ class TrainingData:
         """
         shapes = list[RowShape]()
         for step, order in self._steps(0, min(self.schedule.num_steps, SAMPLED_STEPS)):
-            examples = self._shard(step, order) or self.schedule.batch(step, order)[:1]
-            for group in self._micro_batches(step, examples):
+            for group in self._micro_batches(step, order)[0]:
                 lengths = group.lengths
                 number = texts_per_sequence * len(lengths)
                 shapes.append(RowShape(int(lengths.sum()), number, int(lengths.max())))
@@ -127,23 +126,24 @@ class TrainingData:
         """Read this process's shard of the batch of a step; ``order`` is the order of its epoch."""
         if order is None:
             order = self.schedule.order(step, self.copies)
-        examples, shard = self.schedule.batch(step, order), self._shard(step, order)
-        rank = self.accelerator.process_index
-        batches = []
-        for number, group in enumerate(self._micro_batches(step, shard or examples[:1])):
+        rank, batches = self.accelerator.process_index, []
+        groups, weight, num_examples = self._micro_batches(step, order)
+        for number, group in enumerate(groups):
             seed = pass_seed(self.schedule.seed, step, rank, number)
             batches.append(replace(pack(group, self.task.collate(group), seed), task=self.name))
-        return StepBatch(batches, 1.0 if shard else 0.0, len(examples), self.name)
+        return StepBatch(batches, weight, num_examples, self.name)
 
-    def _shard(self, step: int, order: Tensor) -> list[int]:
+    def _micro_batches(self, step: int, order: Tensor) -> tuple[list[FlatSequences], float, int]:
+        # with weight and number of examples as in ``StepBatch``
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        return process_shard(self.schedule.batch(step, order), rank, world, self.lengths)
-
-    def _micro_batches(self, step: int, examples: Sequence[int]) -> list[FlatSequences]:
-        epoch, rows = step // self.schedule.steps_per_epoch, self.train.rows(examples)
+        examples = self.schedule.batch(step, order)
+        shard = process_shard(examples, rank, world, self.lengths)
+        epoch, rows = step // self.schedule.steps_per_epoch, self.train.rows(shard or examples[:1])
         encoded, seed = self.train.sequences, self.schedule.seed
         sequences = self.task.sequences_of_epoch(encoded, seed, epoch, rows)
-        return micro_batches(sequences, self.max_tokens, together=self.task.description.grouped)
+        together = self.task.description.grouped
+        groups = micro_batches(sequences, self.max_tokens, together=together)
+        return groups, 1.0 if shard else 0.0, len(examples)
 
 
 def _classes(task: Task, example: Any) -> Collection[str]:
