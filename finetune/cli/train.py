@@ -215,15 +215,14 @@ def announce(varied: str, config: TrainConfig, finished: bool, *, error: bool = 
 def _print_runs(runs: Runs, config: TrainConfig, start: float) -> None:
     from finetune.evaluation.reproduction import summary_table
     from finetune.reporting.html import REPORT_FILE, report_run
-    from finetune.reporting.many_runs import curve_of, write_curve
+    from finetune.reporting.many_runs import write_curve
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import clock
 
     if not is_main_process():
         return
-    curve = curve_of(runs, config) if runs.varied == "size" else None
-    if curve is not None:
-        print_table(*curve.table())
+    if runs.varied == "size":
+        print_table(*write_curve(runs, config))
     elif any(runs.metrics.values()):
         columns, rows = summary_table(runs.summary)
         # scores of single types are only in the file
@@ -235,10 +234,8 @@ def _print_runs(runs: Runs, config: TrainConfig, start: float) -> None:
         show(f"{name} is degenerate: {'; '.join(reasons)}")
     for verdict in runs.verdicts():
         show(verdict.line())
-    if curve is not None:
-        return show(
-            f"Everything is in {runs.folder}: {write_curve(runs.folder, curve).name} is the chart."
-        )
+    if runs.varied == "size":
+        return show(f"Everything is in {runs.folder}: curve.html is the chart.")
     report_run(runs.folder)
     return show(
         f"{clock(time.monotonic() - start)} in all. Everything is in {runs.folder}: "

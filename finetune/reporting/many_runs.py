@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import recipe_text
 from finetune.config.tasks import TrainConfig
@@ -76,40 +76,11 @@ def write_best_recipe(search: Search, command: str) -> Path:
     return search.folder / RECIPE_FILE
 
 
-class LearningCurve(NamedTuple):
-    """Scores by number of training examples."""
+def write_curve(results: Runs, config: TrainConfig) -> tuple[list[str], list[list[Any]]]:
+    """Write the scores on test, else on validation, by size into ``curve.json`` and ``curve.html``.
 
-    metric: str
-    split: str
-    scores: Mapping[int, Sequence[float]]
-
-    def table(self) -> tuple[list[str], list[list[Any]]]:
-        """Make the columns and rows of a table: the mean score of each size."""
-        rows = [
-            [size, len(scores), statistics.fmean(scores), standard_deviation(scores)]
-            for size, scores in sorted(self.scores.items())
-        ]
-        return ["examples", "runs", self.metric, "deviation"], rows
-
-
-def write_curve(folder: Path, curve: LearningCurve) -> Path:
-    """Write the numbers and the page of a curve into its folder; return the path of the page."""
-    columns, rows = curve.table()
-    title = f"{curve.metric} on {curve.split}"
-    lines = [("mean of the runs", [(float(size), mean) for size, _, mean, _ in rows])]
-    section = Section(
-        "Score by amount of training data",
-        charts=[chart(title, "training examples", lines=lines)],
-        tables=[PageTable("Scores", columns, rows)],
-    )
-    page = page_of("learning curve", title, [section], command="finetune, with --sizes")
-    _write_json(folder / "curve.json", curve._asdict())
-    write_text(folder / "curve.html", page)
-    return folder / "curve.html"
-
-
-def curve_of(results: Runs, config: TrainConfig) -> LearningCurve:
-    """Collect the scores on test, else on validation, by size."""
+    Return the columns and rows of their table, which has the mean score of each size.
+    """
     finished = list(results.metrics.items())
     scored = finished[0][1]
     split = next((name for name in ("test", "validation", *scored) if name in scored), None)
@@ -123,4 +94,20 @@ def curve_of(results: Runs, config: TrainConfig) -> LearningCurve:
             scores.setdefault(int(name.split("-")[1]), []).append(value)
     if not scores:
         raise UserError(f"--sizes: no run has a finite {metric} on {split}.")
-    return LearningCurve(metric, split, scores)
+    columns = ["examples", "runs", metric, "deviation"]
+    rows: list[list[Any]] = [
+        [size, len(of_size), statistics.fmean(of_size), standard_deviation(of_size)]
+        for size, of_size in sorted(scores.items())
+    ]
+    title = f"{metric} on {split}"
+    lines = [("mean of the runs", [(float(size), mean) for size, _, mean, _ in rows])]
+    section = Section(
+        "Score by amount of training data",
+        charts=[chart(title, "training examples", lines=lines)],
+        tables=[PageTable("Scores", columns, rows)],
+    )
+    page = page_of("learning curve", title, [section], command="finetune, with --sizes")
+    content = {"metric": metric, "split": split, "scores": scores}
+    _write_json(results.folder / "curve.json", content)
+    write_text(results.folder / "curve.html", page)
+    return columns, rows

@@ -148,10 +148,9 @@ def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
 
     Those of modules with a separate learning rate are left out.
     """
-    rates = {
-        part: [group["lr"] for group in optimizer.param_groups if group["encoder"] == part]
+    encoder, head = (
+        [group["lr"] for group in optimizer.param_groups if group["encoder"] == part]
         for part in (True, False)
-    }
-    if not (rates[True] and rates[False]):
-        return {"lr": max(rates[True] or rates[False])}
-    return {"lr": max(rates[True]), "head_lr": max(rates[False])}
+    )
+    rate = {"lr": max(encoder or head)}
+    return {**rate, "head_lr": max(head)} if encoder and head else rate
