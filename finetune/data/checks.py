@@ -212,44 +212,38 @@ def document_notes(split: str, rows: Sequence[Example]) -> list[str]:
     examples = Examples.of(rows)
     if not examples.are_words:
         return []
-    return [finding.message for finding in _document_problems(split, examples)]
+    findings = _documents_of(split, examples)
+    return [finding.message for finding in findings if finding.locations]
 
 
 def _documents(splits: _Splits) -> Iterator[Finding]:
     splits = {split: rows for split, rows in splits.items() if rows.are_words}
-    if not splits:
-        return
-    if all(name is None for rows in splits.values() for name in rows.column("document")):
+    if splits and all(name is None for rows in splits.values() for name in rows.column("document")):
         message = "no sentence names its document, which training with --context would need"
         yield Finding("info", "documents", message)
         return
     for split, rows in splits.items():
-        if sizes := [size for _, _, size in _consecutive_documents(rows)]:
-            message = f"{split}: {quantity(len(sizes), 'document')}, {_summary('sentences', sizes)}"
-            yield Finding("info", "documents", message)
-        yield from _document_problems(split, rows)
+        yield from _documents_of(split, rows)
 
 
-def _document_problems(split: str, rows: Examples) -> Iterator[Finding]:
+def _documents_of(split: str, rows: Examples) -> Iterator[Finding]:
+    sizes, begun, again = list[int](), set[str](), list[str]()
+    for document, group in itertools.groupby(rows.columns("document", "where"), itemgetter(0)):
+        if document is not None:
+            locations = [where for _, where in group]
+            sizes.append(len(locations))
+            again += locations[:1] if document in begun else []
+            begun.add(document)
+    if sizes:
+        message = f"{split}: {quantity(len(sizes), 'document')}, {_summary('sentences', sizes)}"
+        yield Finding("info", "documents", message)
     unnamed = _first_locations(rows, (name is None for name in rows.column("document")))
     message = f"{split}: {_of(unnamed[1], rows, 'sentence')} no document name"
     message += ": --context has nothing to add to them"
     yield from _located("info", "documents", message, *unnamed)
-    begun, again = set[str](), list[str]()
-    for document, where, _ in _consecutive_documents(rows):
-        if document in begun:
-            again.append(where)
-        begun.add(document)
     message = f"{split}: documents continue {quantity(len(again), 'time')} after another one began"
     message += ": --context ends there (keep the sentences of a document together)"
     yield from _located("info", "documents", message, again)
-
-
-def _consecutive_documents(rows: Examples) -> Iterator[tuple[str, str, int]]:
-    for name, group in itertools.groupby(rows.columns("document", "where"), itemgetter(0)):
-        if name is not None:
-            sentences = list(group)
-            yield name, sentences[0][1], len(sentences)
 
 
 Golds = Mapping[str, tuple[Counter[str], int]]

@@ -197,17 +197,9 @@ class Examples(Sequence[Any]):
 
     def gold_counts(self) -> tuple[Counter[str], int]:
         """Count how often each label occurs, and the examples without gold."""
-        without = 0
-
-        def with_gold() -> Iterator[list[str]]:
-            nonlocal without
-            for gold in self.golds():
-                if gold is None:
-                    without += 1
-                else:
-                    yield gold
-
-        counts = Counter(itertools.chain.from_iterable(with_gold()))
+        golds: Iterator[Any] = ([None] if gold is None else gold for gold in self.golds())
+        counts = Counter(itertools.chain.from_iterable(golds))
+        without = counts.pop(None, 0)
         return counts, without
 
     def locations(self, indices: Sequence[int] | Numbers) -> list[str]:

@@ -327,18 +327,16 @@ def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
 
 
 def _without_unlabeled_tests(task: TaskData, data: Dataset) -> Dataset:
-    unlabeled = {
-        split: examples
-        for split, examples in data.splits.items()
-        if is_test(split) and all(task.gold(example) is None for example in examples)
-    }
-    notes = [
-        f"{split}: {quantity(len(examples), 'example')} without labels, which are not "
-        "predicted (finetune predict predicts them)"
-        for split, examples in unlabeled.items()
-    ]
-    splits = {split: data.splits[split] for split in data.splits if split not in unlabeled}
-    return replace(data, splits=splits, notes=[*data.notes, *notes])
+    splits, notes = dict[str, Examples](), list(data.notes)
+    for split, examples in data.splits.items():
+        if is_test(split) and all(task.gold(example) is None for example in examples):
+            notes.append(
+                f"{split}: {quantity(len(examples), 'example')} without labels, which are not "
+                "predicted (finetune predict predicts them)"
+            )
+        else:
+            splits[split] = examples
+    return replace(data, splits=splits, notes=notes)
 
 
 class Inputs:

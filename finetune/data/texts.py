@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,12 +55,6 @@ HEADER_NAMES = frozenset(
 )
 
 
-def _usual_texts(names: Set[str]) -> list[str]:
-    firsts = [first for first, second in PAIR_COLUMNS if {first, second} <= names]
-    is_qa = {"context", "question"} <= names  # whose title is the name of an article
-    return [*firsts, *(name for name in TEXT_COLUMNS if name != "title" or not is_qa)]
-
-
 @dataclasses.dataclass(frozen=True)
 class TextReader(RowReader):
     """Reads texts, or pairs of texts, with their labels.
@@ -82,7 +76,10 @@ class TextReader(RowReader):
     def choose(self, table: Table, first: Sequence[Any], named: NamedColumns, gold: Gold) -> Make:
         """Choose the columns of texts: those that the user names, else those with usual names."""
         by_name = table.by_name
-        text_column = table.find("text", named, _usual_texts(by_name.keys()))
+        usual = [first for first, second in PAIR_COLUMNS if {first, second} <= by_name.keys()]
+        is_qa = {"context", "question"} <= by_name.keys()  # whose title is the name of an article
+        usual += TEXT_COLUMNS[:-1] if is_qa else TEXT_COLUMNS
+        text_column = table.find("text", named, usual)
         if text_column is None:
             missing = MissingColumn(table, "text", "a text", "text")
             words = f"{missing} Words with tags or spans are data of `finetune tag` and `ner`."
@@ -114,8 +111,8 @@ class TextReader(RowReader):
         negative_column = table.find("negative", named, [NEGATIVE_COLUMN] if searched else [])
         chosen = text_column, pair_column, label_column, negative_column
         table.read = dict(zip(ROLES, chosen, strict=True))
-        usual = (by_name[name] for name in LABEL_COLUMNS if name in by_name)
-        unread = [name for name in usual if name not in chosen]
+        of_labels = (by_name[name] for name in LABEL_COLUMNS if name in by_name)
+        unread = [name for name in of_labels if name not in chosen]
         if unread and "label" not in named:
             advice = f"for {unread[0]!r} write --columns label={unread[0]}"
             table.notes.append(f"labels are from column {label_column!r}; {advice}")
