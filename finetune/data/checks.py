@@ -443,12 +443,17 @@ def _subwords(
     split: str, rows: Examples, count_subwords: Any, max_length: int, num_special: int
 ) -> Iterator[Finding]:
     words, totals, vanished = rows.are_words, list[int](), list[str]()
-    for row, counts in zip(rows, _subword_counts(rows, count_subwords), strict=True):
-        number = len(row.choices) if isinstance(row, ChoiceQuestion) else 1
-        totals.append(sum(counts) if number == 1 else sum(counts[:-number]) + max(counts[-number:]))
-        for i, count in enumerate(counts if words else ()):
-            if count == 0:
-                vanished.append(f"{row.where}, word {i} ({row.words[i]!r})")
+    for start in range(0, len(rows), 1000):
+        chunk: list[Any] = list(rows[start : start + 1000])
+        inputs = [list(r.words) for r in chunk] if words else [t for r in chunk for t in r.texts()]
+        counted = iter(count_subwords(inputs))
+        for row in chunk:
+            counts = next(counted) if words else [next(counted) for _ in row.texts()]
+            choices = len(row.choices) if isinstance(row, ChoiceQuestion) else 0
+            context = sum(counts[: len(counts) - choices])
+            totals.append(context + max(counts[len(counts) - choices :], default=0))
+            zeros = (i for i, count in enumerate(counts if words else ()) if count == 0)
+            vanished += [f"{row.where}, word {i} ({row.words[i]!r})" for i in zeros]
     longest = max(range(len(rows)), key=totals.__getitem__)
     message = f"{split}: {_summary('subwords', totals)}"
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
@@ -459,17 +464,6 @@ def _subwords(
     effect = "read in windows" if words else "will be cut, unless read in windows"
     message = f"{split}: {quantity(over[1], 'example')} of more than {max_length} tokens: "
     yield from _located(level, "lengths", f"{message}{effect}", *over)
-
-
-def _subword_counts(rows: Examples, count_subwords: SubwordCounter) -> Iterator[Sequence[int]]:
-    for start in range(0, len(rows), 1000):
-        chunk: list[Any] = list(rows[start : start + 1000])
-        if rows.are_words:
-            yield from count_subwords([list(row.words) for row in chunk])
-            continue
-        counts = iter(count_subwords([text for row in chunk for text in row.texts()]))
-        for row in chunk:
-            yield list(itertools.islice(counts, len(row.texts())))
 
 
 def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:

@@ -66,7 +66,8 @@ def input_list(inputs: Any, function: str) -> Iterable[Any]:
     """
     if isinstance(inputs, str):
         raise DataError(f"{function} takes a list of inputs: write {function}([{inputs!r:.40}]).")
-    if isinstance(inputs, Mapping) or _is_frame(inputs):
+    frames = ("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")
+    if isinstance(inputs, Mapping) or any(is_from(*frame, inputs) for frame in frames):
         raise DataError(
             f"{function} takes a list of inputs, and {type(inputs).__name__} is a table: give one "
             f"of its columns, such as {function}(data['text'])."
@@ -109,11 +110,6 @@ def _is_empty(values: Any) -> bool:
 def is_from(library: str, class_name: str, rows: Any) -> bool:
     """True if rows are an instance of a class of a library that may not be loaded."""
     return library in sys.modules and isinstance(rows, vars(sys.modules[library])[class_name])
-
-
-def _is_frame(rows: Any) -> bool:
-    frames = ("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")
-    return any(is_from(*frame, rows) for frame in frames)
 
 
 def _dicts(rows: Any, name: str) -> Sequence[Any]:

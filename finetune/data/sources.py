@@ -358,16 +358,24 @@ def _folder(folder: Path) -> Source:
             "validation.jsonl and test.jsonl, or write --data train=FILE,validation=FILE; "
             f"train=FILE+FILE reads several files, and train={folder} all of the folder."
         )
-    chosen = {split: _file_or_shards(folder, split, paths) for split, paths in files.items()}
+    chosen = dict[str, tuple[Path, ...]]()
+    for split, paths in files.items():
+        chosen[split] = _plain_first(paths)
+        if len({SHARD.sub("", uncompressed_name(path)) for path in chosen[split]}) > 1:
+            first, second = sorted(path.name for path in chosen[split])[:2]
+            raise DataError(
+                f"{folder} has two files for the {split} split, {first} and {second}: choose with "
+                f"--data {split}={folder / first},…, or read both with {split}={folder / first}+"
+                f"{folder / second},…"
+            )
     unread = [path.name for path in data_files(folder) if _split_of(path) is None]
     return Source(folder.resolve().name, chosen, unread=tuple(unread))
 
 
 def data_files(folder: Path) -> list[Path]:
     """List the data files of a folder in the order of their names (FILE before FILE.gz)."""
-    return _plain_first(
-        path for path in _entries(folder) if _may_hold_data(path) and format_of(path)
-    )
+    paths = [path for path in _entries(folder) if _may_hold_data(path) and format_of(path)]
+    return list(_plain_first(paths))
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -380,9 +388,9 @@ def _entries(folder: Path) -> list[Path]:
     return entries
 
 
-def _plain_first(paths: Iterable[Path]) -> list[Path]:
+def _plain_first(paths: Iterable[Path]) -> tuple[Path, ...]:
     by_name = {uncompressed_name(path): path for path in sorted(paths, key=lambda p: -len(p.name))}
-    return [by_name[name] for name in sorted(by_name)]
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def _may_hold_data(path: Path) -> bool:
@@ -400,18 +408,6 @@ def _split_of(path: Path) -> str | None:
     if suffix and format_of(path) is None and suffix[1:] not in _SPLITS:
         return None
     return canonical_split(name) if _may_hold_data(path) else None
-
-
-def _file_or_shards(folder: Path, split: str, paths: list[Path]) -> tuple[Path, ...]:
-    paths = _plain_first(paths)
-    if len(paths) > 1 and len({SHARD.sub("", uncompressed_name(path)) for path in paths}) > 1:
-        first, second = sorted(path.name for path in paths)[:2]
-        raise DataError(
-            f"{folder} has two files for the {split} split, {first} and {second}: choose with "
-            f"--data {split}={folder / first},…, or read both with {split}={folder / first}+"
-            f"{folder / second},…"
-        )
-    return tuple(paths)
 
 
 def _parse_named_splits(spec: str) -> Source:

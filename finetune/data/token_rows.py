@@ -145,29 +145,24 @@ def _from_words(row: Row, column: str) -> TokenRow:
     if {*map(type, value)} == {str}:
         return TokenRow(tuple(value), row.where)
     if all(isinstance(item, dict) for item in value) and isinstance(row.values.get("text"), str):
-        text = str(row.values["text"])
-        offsets = tuple(_token_offsets(token, text, row.where) for token in value)
-        words = tuple(
-            str(token.get("text", text[start:end]))
-            for token, (start, end) in zip(value, offsets, strict=True)
-        )
-        for (_, end), (start, _) in pairwise(offsets):
-            if start < end:
+        text, size = str(row.values["text"]), len(row.values["text"])
+        words, offsets, end = list[str](), list[tuple[int, int]](), 0
+        for token in value:
+            before, start, end = end, token.get("start"), token.get("end")
+            if not (type(start) is int and type(end) is int and 0 <= start <= end <= size):
+                legal = f'{{"text": "The", "start": 0, "end": 3}}, in characters from 0 to {size}'
+                problem = f"{dict(token)!r:.80} is not a token of the text: write {legal}"
+                raise DataError(f"{row.where}: {problem}.")
+            if start < before:
                 problem = f"the token at character {start} overlaps its predecessor"
                 raise DataError(f"{row.where}: {problem}: sort tokens by their characters.")
-        return TokenRow(words, row.where, text=text, offsets=offsets)
+            words.append(str(token.get("text", text[start:end])))
+            offsets.append((start, end))
+        return TokenRow(tuple(words), row.where, text=text, offsets=tuple(offsets))
     for item in value:
         if not isinstance(item, str | int | float):
             raise DataError(f"{row.where}: {item!r:.60} in {column!r} is not a word.")
     return TokenRow(tuple(str(item) for item in value), row.where)
-
-
-def _token_offsets(token: Mapping[str, Any], text: str, where: str) -> tuple[int, int]:
-    start, end = token.get("start"), token.get("end")
-    if not (type(start) is int and type(end) is int and 0 <= start <= end <= len(text)):
-        legal = f'{{"text": "The", "start": 0, "end": 3}}, in characters from 0 to {len(text)}'
-        raise DataError(f"{where}: {dict(token)!r:.80} is not a token of the text: write {legal}.")
-    return start, end
 
 
 def _from_text(row: Row, column: str) -> TokenRow:
