@@ -183,12 +183,10 @@ def _copy(
     for name, match in sorted(files.items()):
         if match["config"] == config:
             by_split.setdefault(match["split"].removeprefix("partial-"), []).append(name)
-    file_names = list(chain.from_iterable(by_split.values()))
-
-    folder = repository.download(file_names)
+    folder = repository.download(list(chain.from_iterable(by_split.values())))
     files_of = {split: [folder / name for name in names] for split, names in by_split.items()}
     used = HubDataset(chosen.id, None if config == "default" else config, repository.commit)
-    size = sum((folder / name).stat().st_size for name in file_names)
+    size = sum(path.stat().st_size for paths in files_of.values() for path in paths)
     return Download(used, size, partial(_copied_tables, files_of, chosen.id))
 
 

@@ -246,13 +246,14 @@ def inputs_of(
     if not is_enabled():
         return None
     marks = affects_of(type(config))
+    files, commits, size = list[Path](), list[str](), 0
     hashed = {
         "task": config.description.name,
         "sources": list(map(repr, sources)),
         "settings": {n: value for n, value in settings(config).items() if marks[n].data},
+        "commits": commits,
         **more,
     }
-    files, commits, size = list[Path](), list[str](), 0
     try:
         for content in contents:
             if content is None:
@@ -265,7 +266,7 @@ def inputs_of(
             else:
                 commits.append(str(content.used))
                 size += content.size
-        return Inputs(files, commits, hashed) if size >= MIN_BYTES else None
+        return Inputs(files, hashed) if size >= MIN_BYTES else None
     except OSError:
         return None  # the readers report it
 
@@ -340,20 +341,18 @@ def _without_unlabeled_tests(task: TaskData, data: Dataset) -> Dataset:
 
 
 class Inputs:
-    """The files that data are read from, commits of the hub, and settings: all that matters."""
+    """The files that data are read from, and settings with commits of the hub: all that matters."""
 
-    def __init__(
-        self, files: Sequence[Path], commits: Sequence[str], settings: Mapping[str, Any]
-    ) -> None:
-        self.files, self.commits, self.settings = files, commits, settings
-        self.content = self._content()
+    def __init__(self, files: Sequence[Path], settings: Mapping[str, Any]) -> None:
+        self.files, self.settings = files, settings
+        self.hashes = list(map(file_hash, files))
 
     def prepared(self, make: Callable[[], Prepared]) -> Prepared:
         """Take the data from the cache, or prepare them and keep them there if they are large.
 
         Of several processes one makes them, and the others wait for it.
         """
-        hashed = [VERSION, finetune.__version__, self.content, self.settings]
+        hashed = [VERSION, finetune.__version__, self.hashes, self.settings]
         key = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
         if (cached := _load(key)) is not None:
             return cached
@@ -362,13 +361,10 @@ class Inputs:
                 return cached
             if not waited:
                 fresh = make()
-                if fresh.is_large and self._content() == self.content:
+                if fresh.is_large and list(map(file_hash, self.files)) == self.hashes:
                     return _saved(key, fresh) or fresh
                 return fresh
         return make()  # small data, or there is no room: each process reads for itself
-
-    def _content(self) -> list[str]:
-        return [*map(file_hash, self.files), *self.commits]
 
 
 def _load(key: str) -> Prepared | None:
