@@ -152,7 +152,8 @@ class Reporter:
         if outer:
             self._progress.remove_task(task.id)
         else:
-            self._progress.stop()
+            if not self._progress.disable:  # rich 13 would end it with an empty line
+                self._progress.stop()
             self._progress = None
 
     def __enter__(self) -> Reporter:
