@@ -95,5 +95,10 @@ class Callback:
 
 def notify(methods: Sequence[Callable[[Event], None]], event: Event) -> None:
     """Call methods of callbacks with an event, on the main process."""
+
+    def calls() -> None:  # whose results would be sent to the other processes
+        for method in methods:
+            method(event)
+
     if methods:  # the processes wait for each other
-        on_main_process(lambda: [method(event) for method in methods])
+        on_main_process(calls)

@@ -13,6 +13,7 @@ import pytest
 import finetune
 from finetune import CustomMetric
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
+from finetune.training import callbacks
 from finetune.types import CustomFunctionError, UserError
 from tests import fixtures as fx
 from tests.small_data import read_jsonl
@@ -171,3 +172,10 @@ def test_wrong_metrics(settings: dict, message: str, own: Path, tmp_path: Path):
         settings = {"custom_metrics": (settings["custom_metrics"][0].replace("OWN", str(own)),)}
     with pytest.raises(finetune.UserError, match=message):
         train(tmp_path / "run", **settings)
+
+
+def test_other_processes_get_no_results_of_methods(monkeypatch: pytest.MonkeyPatch):
+    results: list[object] = []
+    monkeypatch.setattr(callbacks, "on_main_process", lambda call: results.append(call()))
+    callbacks.notify([results.append], "event")
+    assert results == ["event", None]
