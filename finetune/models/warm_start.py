@@ -33,6 +33,7 @@ from finetune.models.heads.task_models import (
 from finetune.models.loading import (
     INNER_CONFIGS,
     config_content,
+    is_hub_id,
     load_config,
     local_model,
     resolve_model,
@@ -98,11 +99,14 @@ def find_warm_start(
         UserError: If there is no such model, or ``--model`` has another architecture.
     """
     name = str(config.init_from)
+    is_local = Path(name).exists()
     try:
-        source = resolve_model(name) if Path(name).exists() else name
+        if not is_local and not is_hub_id(name):
+            raise UserError("no such folder: name a run folder, saved model or hub id.")
+        source = resolve_model(name) if is_local else name
         folder = local_model(source, weights=False)
         content = config_content(folder)
-        if Path(name).exists() and "model_type" not in content:
+        if is_local and "model_type" not in content:
             raise UserError(
                 "there is no model in it or in its best/: name the folder of a finished run, a "
                 "saved model or a hub id."
