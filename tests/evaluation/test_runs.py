@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import threading
@@ -59,6 +60,14 @@ def test_labels(tmp_path: Path, name: str):
     answers, gold, accuracy = ACCURATE[name]
     scores = scored(tmp_path, labels(*answers), texts(*gold))
     assert scores["accuracy"] == pytest.approx(accuracy) and {"macro_f1", "matthews"} <= {*scores}
+
+
+def test_a_label_named_none_is_not_a_withheld_answer(tmp_path: Path):
+    scores = {"None": 0.25, "a": 0.75}
+    rows = [{"label": None, "withheld": "a", "scores": scores, "gold": "a"}]
+    rows.append({"label": "None", "scores": scores, "gold": "None"})
+    (tables,) = align_runs([write_jsonl(tmp_path / "answers.jsonl", rows)]).runs
+    assert math.isnan(tables.items.score[0]) and tables.items.score[1] == 0.25
 
 
 @pytest.mark.parametrize("answers", [(1, 0, 1, 1), ("1", "0", "1", "1"), (1.0, 0.0, 1.0, 1.0)])

@@ -76,7 +76,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPred
     if label is None and row.get("withheld") is None:  # a blank text
         scores = score = None
     if isinstance(scores, dict):
-        score = scores.get(str(label)) if score is None else score
+        score = scores.get(str(label)) if score is None and label is not None else score
         scores = {name: probability(value, None) for name, value in scores.items()}
     has_all = isinstance(scores, dict) and None not in scores.values()
     return TextPrediction(
