@@ -493,17 +493,15 @@ def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
 
 
 def _conflicts(repeated: Examples, hashes: Sequence[int]) -> list[str]:
-    firsts = dict.fromkeys(hashes, ("", None))  # location and gold of the first labeled text
+    firsts: dict[int, tuple[str, Any]] = {}  # location and gold of the first labeled text
     conflicts: dict[int, str] = {}
     for key, row, labels in zip(hashes, repeated, repeated.golds(), strict=True):
-        if labels is None or key in conflicts:
-            continue
-        where, gold = firsts[key]
-        if not where:
-            firsts[key] = row.where or "?", _gold(row)
-        elif gold != _gold(row):
-            conflicts[key] = f"{where} and {row.where}"
-    return [conflicts[key] for key in firsts if key in conflicts]
+        if labels is not None:
+            gold = _gold(row)
+            where, first_gold = firsts.setdefault(key, (row.where or "?", gold))
+            if gold != first_gold:
+                conflicts.setdefault(key, f"{where} and {row.where}")
+    return [conflicts[key] for key in dict.fromkeys(hashes) if key in conflicts]
 
 
 def _gold(example: Example) -> Any:

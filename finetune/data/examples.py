@@ -175,10 +175,14 @@ class Examples(Sequence[Any]):
         number of the value of each example [N]. 1, 1.0 and "1" differ."""
         import numpy as np
 
-        field, chunks = fields_of(self.example_type)[name], self._chunks(name) if len(self) else ()
-        parts = (getattr(chunk, "chunks", [chunk]) for chunk in chunks)
+        if self._table is None:
+            parts: Iterable[Any] = [(list(self.column(name)), np.arange(len(self)))]
+        else:
+            chunks = (getattr(chunk, "chunks", [chunk]) for chunk in self._chunks(name))
+            field = fields_of(self.example_type)[name]
+            parts = map(field.distinct, itertools.chain.from_iterable(chunks))
         values, numbers, codes = list[Any](), dict[Any, int](), [np.array([], int)]
-        for distinct, indices in map(field.distinct, itertools.chain.from_iterable(parts)):
+        for distinct, indices in parts:
             used, firsts = np.unique(indices, return_index=True)
             renumbered = np.empty(len(distinct), int)
             for index in used[np.argsort(firsts)].tolist():

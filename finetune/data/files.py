@@ -169,10 +169,11 @@ def open_data(
         format = format or "lines"
     else:
         path = stream = local_path(str(source))
-        name, format, live = str(path), format or format_of(path) or "unknown", is_pipe(path)
+        name, format = str(path), format or format_of(path) or "unknown"
         if path.is_dir() or not path.exists():
             problem = "is a folder, not a file" if path.is_dir() else "does not exist"
             raise DataError(f"{path} {problem}: give the path of a data file.")
+        live = not path.is_file()
         if format in _WITHOUT_LINES:
             if encoding != UTF_8:
                 raise DataError(f"{path}: --encoding {encoding}: {format} has a fixed encoding.")
