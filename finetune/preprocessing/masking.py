@@ -33,7 +33,6 @@ SPAN_LENGTHS = SPAN_PROBABILITY * (1 - SPAN_PROBABILITY) ** np.arange(LONGEST_SP
 SPAN_LENGTHS /= SPAN_LENGTHS.sum()
 """Probabilities of the lengths 1 to 10: 3.80 words on average."""
 _CUMULATIVE = np.cumsum(SPAN_LENGTHS[:-1])
-_SIDES = "left", "right"
 
 
 class Mask(NamedTuple):
@@ -91,10 +90,9 @@ class Masking:
         """
         ids, offsets = sequences.ids
         ids = ids.copy()
-        sides = _SIDES[: 2 * (self.separator is not None)]
-        names = ("position", "token", "replacement", "unit", *sides)
-        targets: dict[str, list[Any]] = {name: [] for name in names}
-        words = sequences.words
+        names = ["position", "token", "replacement", "unit"]
+        names += [] if self.separator is None else ["left", "right"]
+        words, targets = sequences.words, list[list[Array]]()
         for row, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
             sequence_ids = ids[start:end]
             starts = words.values[words.offsets[row] : words.offsets[row + 1]]
@@ -104,19 +102,16 @@ class Masking:
                 cycle, turn = divmod(epoch, round(1 / self.probability))
                 part = turn, keyed_generator(seed, cycle, example)
             mask = self.draw(sequence_ids, starts, generator, part)
-            targets["token"].append(sequence_ids[mask.position])
-            for name in Mask._fields:
-                targets[name].append(getattr(mask, name))
+            position, replacement, unit = mask
+            targets.append([position, sequence_ids[position], replacement, unit])
             if self.separator is not None:
-                for name, beside in zip(
-                    _SIDES, _neighbors(mask, self.separator[sequence_ids]), strict=True
-                ):
-                    targets[name].append(beside)
-            sequence_ids[mask.position[mask.replacement == MASKED]] = self.mask_id
-            random = mask.position[mask.replacement == RANDOM]
+                targets[-1] += _neighbors(mask, self.separator[sequence_ids])
+            sequence_ids[position[replacement == MASKED]] = self.mask_id
+            random = position[replacement == RANDOM]
             drawn = generator.random(len(random)) * self._pool[-1]
             sequence_ids[random] = np.searchsorted(self._pool, drawn, side="right")
-        rows = {name: Ragged.of(values) for name, values in targets.items()}
+        columns = list(zip(*targets, strict=True)) or [()] * len(names)
+        rows = {name: Ragged.of(values) for name, values in zip(names, columns, strict=True)}
         rows = {**(sequences.targets or {}), **rows}
         return replace(sequences, ids=Ragged(ids, offsets), targets=rows)
 

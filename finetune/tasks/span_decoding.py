@@ -17,12 +17,12 @@ Numpy alone, as exported models decode with this file too.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import compress
-from operator import attrgetter, not_
+from operator import not_
 from typing import NamedTuple
 
 import numpy as np
@@ -191,10 +191,9 @@ def _crossing(spans: list[Span]) -> list[list[Span]]:
     while remaining:
         group, remaining = [remaining[0]], remaining[1:]
         for start, end, _ in group:  # the list grows while it is read: breadth first
-            near = bisect_left(remaining, end, key=attrgetter("start"))
-            crosses = [s < start < e < end or start < s < end < e for s, e, _ in remaining[:near]]
+            crosses = [s < start < e < end or start < s < end < e for s, e, _ in remaining]
             group += compress(remaining, crosses)
-            remaining = [*compress(remaining, map(not_, crosses)), *remaining[near:]]
+            remaining = list(compress(remaining, map(not_, crosses)))
         groups.append(sorted(group, key=_order))
     return groups
 
