@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -29,7 +28,7 @@ from finetune.evaluation.prediction_types.labels import named_positive
 from finetune.evaluation.reproduction import ScoreVerdict, verdicts
 from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import local_model
-from finetune.runtime.files import write_text
+from finetune.runtime.files import write_json
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError
 
@@ -101,8 +100,7 @@ def write_environment(
         )
         content["recipe"] = recipe_run.to_dict()
         content["recipe"]["verdicts"] = [verdict.to_dict() for verdict in compared]
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_text(folder / "environment.json", text)
+    write_json(folder / "environment.json", content)
     labels, positive = task.state.labels, task.state.extra_fields().get("positive")
     if positive is None and len(labels) == 2:
         positive = named_positive(labels)

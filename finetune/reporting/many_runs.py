@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.reporting.rendering import PageTable, Section, chart, page_of
-from finetune.runtime.files import write_text
+from finetune.runtime.files import write_json, write_text
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -60,11 +59,7 @@ def write_search(search: Search, metrics: Mapping[str, Mapping[str, float]] | No
         ],
         "metrics": metrics,
     }
-    _write_json(search.folder / "search.json", content)
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_json(search.folder / "search.json", content)
 
 
 def write_best_recipe(search: Search, command: str) -> Path:
@@ -108,6 +103,6 @@ def write_curve(results: Runs, config: TrainConfig) -> tuple[list[str], list[lis
     )
     page = page_of("learning curve", title, [section], command="finetune, with --sizes")
     content = {"metric": metric, "split": split, "scores": scores}
-    _write_json(results.folder / "curve.json", content)
+    write_json(results.folder / "curve.json", content)
     write_text(results.folder / "curve.html", page)
     return columns, rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import shutil
@@ -51,6 +52,11 @@ def write_text(path: Path, text: str, *, follow: bool = False) -> None:
         raise SaveError.of(path, error) from error
     with replace_file(path, follow=follow) as file:
         file.write(text)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON value as ``write_text`` writes text, with indentation."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager

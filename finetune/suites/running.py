@@ -5,7 +5,6 @@ The scores are one table, with the average as the benchmark defines it.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections import defaultdict
@@ -24,7 +23,7 @@ from finetune.evaluation.reproduction import ScoreVerdict, recipe_verdicts, stan
 from finetune.evaluation.runs import RunFolder
 from finetune.reporting.environment import command_line
 from finetune.reporting.html import report_run
-from finetune.runtime.files import is_free, write_text
+from finetune.runtime.files import is_free, write_json, write_text
 from finetune.runtime.launch import is_main_process, on_all_processes, on_main_process
 from finetune.runtime.processes import num_processes
 from finetune.runtime.progress import Reporter
@@ -219,7 +218,7 @@ def write_results(
     }
     items = "".join(f"- {line}\n" for line in notes)
     write_text(folder / "suite.md", f"# {suite.title}\n\n{markdown}\n\n{items}")
-    write_text(folder / RESULTS_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_json(folder / RESULTS_FILE, content)
     return rows, notes
 
 

@@ -7,7 +7,6 @@ continues after an interruption, or adds runs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +24,7 @@ from finetune.data.preparation import read_data
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.evaluation.runs import RunFolder
-from finetune.runtime.files import entries, is_free, write_text
+from finetune.runtime.files import entries, is_free, write_json
 from finetune.runtime.launch import make_accelerator, on_all_processes, on_main_process
 from finetune.runtime.progress import Reporter
 from finetune.tasks import task_class
@@ -189,8 +188,7 @@ class Runs:
             "verdicts": [verdict.to_dict() for verdict in self.verdicts()],
             "baselines": self.baselines,
         }
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_text(self.folder / self.file, text)
+        write_json(self.folder / self.file, content)
 
 
 def runs_folder(config: TrainConfig, task: str, varied: str, name: str | None = None) -> Path:
