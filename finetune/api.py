@@ -28,7 +28,12 @@ from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.runs import RunFolder, write_run_checksums
 from finetune.inference.predictor import Predictor
 from finetune.registry import install_command
-from finetune.reporting.environment import RunOutcome, saved_outcome, write_environment
+from finetune.reporting.environment import (
+    RunOutcome,
+    environment,
+    saved_outcome,
+    write_environment,
+)
 from finetune.reporting.html import report_run, write_report
 from finetune.reporting.many_runs import write_best_recipe, write_search
 from finetune.reporting.model_card import write_run_readme
@@ -541,16 +546,9 @@ def _finished(
     recipe_run: RecipeRun | None = None,
     repeatable: bool = False,
 ) -> TrainedRun:
-    outcome = write_environment(
-        result,
-        config,
-        dataset,
-        recipe_run,
-        command=command,
-        device=folder.accelerator.device.type,
-        precision=resolve_precision(config, folder.accelerator.device),
-        threads=torch.get_num_threads(),
-    )
+    device, threads = folder.accelerator.device, torch.get_num_threads()
+    machine = environment(device.type, resolve_precision(config, device), threads)
+    outcome = write_environment(result, config, dataset, recipe_run, command, machine)
     summary = report_run(result.folder)
     write_run_checksums(result.folder)
     repeatable = repeatable and not (config.custom_metrics or config.custom_loss)

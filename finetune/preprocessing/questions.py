@@ -148,10 +148,9 @@ def word_numbers(text: str) -> np.ndarray:
     spaces = is_space(text)
     begins = ~spaces
     begins[1:] &= spaces[:-1]
-    if UNSPACED.search(text):
-        unspaced = np.zeros(len(text), dtype=bool)
-        unspaced[[match.start() for match in UNSPACED.finditer(text)]] = True
-        begins |= unspaced
-        begins[1:] |= unspaced[:-1] & ~spaces[1:]
+    unspaced = np.zeros(len(text), dtype=bool)
+    unspaced[[match.start() for match in UNSPACED.finditer(text)]] = True
+    begins |= unspaced
+    begins[1:] |= unspaced[:-1] & ~spaces[1:]
     numbers: np.ndarray = np.maximum(np.cumsum(begins) - 1, 0)
     return numbers

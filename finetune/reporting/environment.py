@@ -64,15 +64,12 @@ def write_environment(
     config: TrainConfig,
     data: Dataset,
     recipe_run: RecipeRun | None,
-    *,
     command: str,
-    device: str,
-    precision: str,
-    threads: int,
+    machine: Mapping[str, Any],
 ) -> RunOutcome:
     """Compare a run with its baselines and its recipe, and write ``environment.json``.
 
-    ``threads`` is the number of threads of an operation on a CPU.
+    ``machine`` is what ``environment`` returns.
     """
     task, folder, metrics = result.task, result.folder, result.metrics
     name, is_new = config.init_from or config.model, settings(config).get("config") is not None
@@ -80,7 +77,7 @@ def write_environment(
     reasons = list(degenerate(folder, metrics, baselines, config.metric))
     content = {
         "command": command,
-        **environment(device, precision, threads),
+        **machine,
         "data": data.format,
         "license": model_license(name) if name is not None and not is_new else None,
         "weights": dict(zip(("trained", "all"), result.weights, strict=True)),
@@ -88,7 +85,7 @@ def write_environment(
         "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},
         "degenerate": reasons,
     }
-    if device == "cuda":
+    if machine["device"] == "cuda":
         content["cuda_graphs"] = result.cuda_graphs
     compared: Sequence[ScoreVerdict] = ()
     if recipe_run:
@@ -122,7 +119,7 @@ def saved_outcome(run: RunFolder) -> RunOutcome:
 
 
 def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
-    """Collect the versions and the machine."""
+    """Collect the versions and the machine; a CPU computes an operation with some ``threads``."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
