@@ -131,7 +131,9 @@ def test_errors(error: BaseException, code: int, message: str, monkeypatch: pyte
     assert (outcome.code, outcome.err, outcome.out) == (code, message, "")
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), ValueError("x"), OSError("x")])
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), RuntimeError("x"), ImportError("x"), ValueError("x"), OSError("x")]
+)
 def test_bugs_name_the_file_of_their_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise error

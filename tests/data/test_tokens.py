@@ -259,6 +259,11 @@ def test_schemes_of_splits(tmp_path):
         read_tokens(str(tmp_path))
 
 
+def test_prefixes_of_no_scheme(error):
+    message = error("a.conll", "a B-X\nb L-X\nc B-X\nd E-X\n")
+    assert "prefixes of the tags (B-, E-, L-) fit no one scheme" in message
+
+
 # --- JSON ------------------------------------------------------------------------------------
 
 

@@ -449,3 +449,16 @@ def test_training_ends_with_a_report(tmp_path: Path):
     before = (tmp_path / "run" / "report.html").read_bytes()
     assert run("report", tmp_path / "run").code == 0
     assert (tmp_path / "run" / "report.html").read_bytes() == before, "written the same"
+
+
+def test_runs_are_read_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The data of the run are named relative to the folder where it was trained."""
+    monkeypatch.chdir(tmp_path)
+    label_run(Path("a"))
+    label_run(Path("b"))
+    (elsewhere := tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    expected = run("report", "a", "--format", "json").out.replace('"a/', '"../../a/')
+    monkeypatch.chdir(elsewhere)
+    assert run("report", "../../a", "--format", "json").out == expected
+    assert run("compare", "../../a", "../../b", "--resamples", "9").code == 0
+    assert run("report", "../../a", "../../b").code == 0
