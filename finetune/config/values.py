@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import math
 import re
 import types
@@ -96,7 +97,7 @@ def conforms(value: object, hint: Any) -> bool:
     >>> conforms({"a": [1, 2]}, dict[str, list[float]]), conforms(True, int)
     (True, False)
     """
-    if type(value) is hint:
+    if type(value) in _members(hint):
         return True
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
@@ -112,6 +113,12 @@ def conforms(value: object, hint: Any) -> bool:
     if hint is Any:
         return True
     return isinstance(value, (int, float) if hint is float else origin or hint)
+
+
+@functools.cache
+def _members(hint: Any) -> frozenset[Any]:
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    return frozenset(get_args(hint) if is_union else [hint])
 
 
 def description(hint: Any) -> str:

@@ -96,7 +96,7 @@ class Rows:
     @classmethod
     def of(cls, name: str, type: PredictionType, rows: Sequence[Any]) -> Rows:
         """Check that all rows or none have an id: a key that is not None or empty."""
-        ids = [None if row.key is None or row.key == "" else str(row.key) for row in rows]
+        ids = [None if (key := row.key) in (None, "") else str(key) for row in rows]
         if (number := ids.count(None)) == len(ids):
             return cls(name, type, rows, None, name)
         if number:

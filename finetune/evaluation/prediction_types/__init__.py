@@ -52,7 +52,7 @@ METRICS_OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
 
 def key_of_row(row: Mapping[str, Any]) -> str:
     """Find the key of a row that holds its prediction; empty for none."""
-    return next((key for key in KEYS if key in row), "")
+    return next(filter(row.__contains__, KEYS), "")
 
 
 def scores_of(
