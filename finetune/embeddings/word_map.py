@@ -93,18 +93,17 @@ def read_examples(
 
     Standard input (`-`) and pipes are read as texts.
     """
-    if Path(file).is_file() and _has_senses(file, encoding):
+    first = list[Any]()
+    if Path(file).is_file():
+        opened = open_data(file, encoding=encoding)
+        if opened.format in ("json", "jsonl", "parquet"):
+            first = read_file(opened).peek(1)
+    if any("targets" in row.values for row in first):
         yield from read_sense_file(file, encoding)
     elif file != "-" and not is_pipe(Path(file)) and input_type_of(file, encoding) == "tokens":
         yield from read_token_file(file, columns=columns, encoding=encoding)
     else:
         yield from read_text_file(file, columns=columns, pair=False, encoding=encoding)
-
-
-def _has_senses(path: str, encoding: str) -> bool:
-    file = open_data(path, encoding=encoding)
-    has_rows = file.format in ("json", "jsonl", "parquet")
-    return has_rows and any("targets" in row.values for row in read_file(file).peek(1))
 
 
 def find_occurrences(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from finetune.evaluation.items import TableRows
 from finetune.evaluation.metrics import NUM_BINS, bin_counts
-from finetune.evaluation.temperature import log_probabilities, tempered
+from finetune.evaluation.temperature import log_probabilities, log_softmax
 from finetune.types import IGNORED, quantity
 
 LOWEST, HIGHEST = 0.05, 20.0
@@ -51,7 +51,7 @@ def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:
     rows, temperature = np.arange(len(gold)), 1.0
 
     def loss(log_temperature: float) -> float:
-        return -float(tempered(logs, math.exp(log_temperature))[rows, gold].mean())
+        return -float(log_softmax(logs / math.exp(log_temperature))[rows, gold].mean())
 
     if len(logs):
         bounds = (math.log(LOWEST), math.log(HIGHEST))

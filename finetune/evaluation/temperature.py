@@ -11,13 +11,8 @@ import numpy as np
 def scale(probabilities: np.ndarray, temperature: float, independent: bool) -> np.ndarray:
     """Divide the logits of probabilities [..., C] by a temperature."""
     logs = log_probabilities(probabilities, independent)
-    scaled: np.ndarray = np.exp(tempered(logs, temperature))
+    scaled: np.ndarray = np.exp(log_softmax(logs / temperature))
     return scaled[..., 1] if independent else scaled
-
-
-def tempered(logs: np.ndarray, temperature: float) -> np.ndarray:
-    """Divide the logits of log-probabilities [N, C] by a temperature."""
-    return log_softmax(logs / temperature)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -166,11 +166,7 @@ def _passes(
     if reporter:
         reporter.start(title, len(groups), unit="batch")
 
-    def batch_of(rows: Array) -> Batch:
-        chosen = sequences.take(rows)
-        return pack(chosen, targets and targets(chosen))
-
-    packed = (batch_of(rows) for rows in groups)
+    packed = (pack(chosen, targets and targets(chosen)) for chosen in map(sequences.take, groups))
     batches = ahead(packed) if len(groups) > 1 else packed
     encoder = model if isinstance(model, Encoder) else model.encoder
     # outputs are copied on another stream, to decode a batch while the device computes the next

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finetune.data.tag_schemes import continuation_tag, legal_transitions, tags_to_spans
-from finetune.evaluation.temperature import log_softmax, tempered
+from finetune.evaluation.temperature import log_softmax
 from finetune.tasks.decoding import Decoder, check_complete
 from finetune.types import LabelSet, Span, TokenExample, TokenPrediction, WindowOutput
 
@@ -123,7 +123,7 @@ class TagDecoder(Decoder):
         if self.temperature is None:
             return prediction
         classes = self.labels.ids(prediction.tags, -1)
-        logs = tempered(prediction.log_probabilities, self.temperature)
+        logs = log_softmax(prediction.log_probabilities / self.temperature)
         scores = tuple(np.exp(logs[np.arange(len(classes)), classes]).tolist())
         return replace(
             prediction,
