@@ -12,6 +12,8 @@ from operator import itemgetter
 from statistics import mean
 from typing import Any, Literal
 
+import numpy as np
+
 from finetune.data.dataset import WARNING, WITHOUT_LEAKS, Dataset
 from finetune.data.examples import BLANK, DAMAGED, Examples, indices_of
 from finetune.data.labels import variants, voted_names
@@ -196,8 +198,6 @@ def _overview(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _summary(unit: str, sizes: Any) -> str:
-    import numpy as np
-
     ordered, number = np.sort(np.asarray(sizes)), len(sizes)
     p95 = ordered[min(number - 1, int(0.95 * number))]
     middle = (int(ordered[(number - 1) // 2]) + int(ordered[number // 2])) / 2
@@ -467,8 +467,6 @@ def _subwords(
 
 
 def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
-    import numpy as np
-
     hashes = rows.stats("text")
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
@@ -511,8 +509,6 @@ def _gold(example: Example) -> Any:
 
 
 def _leaks(splits: _Splits) -> Iterator[Finding]:
-    import numpy as np
-
     earlier: dict[str, tuple[Any, Any]] = {}
     for split, rows in splits.items():
         hashes = rows.stats("text")

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import xxhash
 
 from finetune.runtime.cache import unnamed_file
@@ -26,11 +27,9 @@ from finetune.runtime.memory import without_garbage_collection
 from finetune.types import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
-    Numbers = np.ndarray[Any, np.dtype[Any]]
-
+Numbers = np.ndarray[Any, np.dtype[Any]]
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 MOST_MAPPED = 2**26
 """Number of bytes after which mapped pages are taken out of the memory of the process."""
@@ -80,8 +79,6 @@ class Field(NamedTuple):
 
         Values that are written as JSON are listed once in each batch, all others once for each row.
         """
-        import numpy as np
-
         if not hasattr(array, "dictionary"):
             values = array.tolist() if isinstance(array, np.ndarray) else self.values(array)
             return values, np.arange(len(values))
@@ -193,7 +190,6 @@ class MappedTable:
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        import numpy as np
         import pyarrow as pa
 
         self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -206,7 +202,6 @@ class MappedTable:
 
     def take(self, name: str, rows: Numbers) -> pa.ChunkedArray:
         """Read a column of a few rows."""
-        import numpy as np
         import pyarrow as pa
 
         in_order = bool((rows[1:] > rows[:-1]).all())

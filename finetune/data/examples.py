@@ -19,17 +19,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from unicodedata import normalize
 
+import numpy as np
 import xxhash
 
-from finetune.data.columns import MappedTable, fields_of, stored, write_batches
+from finetune.data.columns import MappedTable, Numbers, fields_of, stored, write_batches
 from finetune.runtime.progress import progress_task
 from finetune.types import EXAMPLES, ChoiceQuestion, Example, Question, TextExample, TokenExample
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-
-    Numbers = np.ndarray[Any, np.dtype[Any]]
 
 T = TypeVar("T")
 
@@ -70,8 +68,6 @@ class Examples(Sequence[Any]):
 
     def __init__(self, examples: Iterable[Any] = ()) -> None:
         """Hold examples in memory."""
-        import numpy as np
-
         rows = list(examples)
         self.example_type = type(rows[0]) if rows else TextExample
         self._columns = {
@@ -92,8 +88,6 @@ class Examples(Sequence[Any]):
 
     @classmethod
     def _mapped(cls, example_type: Any, table: MappedTable) -> Examples:
-        import numpy as np
-
         examples = cls()._with({}, np.arange(len(table), dtype=np.uint32))
         examples.example_type, examples._table = example_type, table
         return examples
@@ -173,8 +167,6 @@ class Examples(Sequence[Any]):
     def codes(self, name: str) -> tuple[list[Any], Numbers]:
         """The different values of a field, in the order of their first examples, and the
         number of the value of each example [N]. 1, 1.0 and "1" differ."""
-        import numpy as np
-
         if self._table is None:
             parts: Iterable[Any] = [(list(self.column(name)), np.arange(len(self)))]
         else:
@@ -212,8 +204,6 @@ class Examples(Sequence[Any]):
 
     def stats(self, name: str) -> Numbers:
         """A statistic of each example [N], by its name in ``COLUMN_STATS``."""
-        import numpy as np
-
         key = _STATS_PREFIX + name
         if self._table is None and key not in self._columns:
             stats = compute_column_stats(list(self))
@@ -223,8 +213,6 @@ class Examples(Sequence[Any]):
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
         """Select the examples at some indices, with the ids that they have: a few in memory."""
-        import numpy as np
-
         indices = np.asarray(indices, np.int64)
         columns = {name: column[indices] for name, column in self._columns.items()}
         taken = self._with(columns, self._rows[indices])
@@ -236,14 +224,10 @@ class Examples(Sequence[Any]):
 
     def renumbered(self) -> Examples:
         """Copy the examples with ``id`` = index."""
-        import numpy as np
-
         return self.replace("id", np.arange(len(self)))
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
         """Copy the examples with other values of a field."""
-        import numpy as np
-
         column = values if isinstance(values, np.ndarray) else np.fromiter(values, object)
         if len(column) != len(self):
             raise ValueError(f"{len(column):,} values of {name} for {self!r}")
@@ -252,8 +236,6 @@ class Examples(Sequence[Any]):
     def recoded(self, name: str, convert: Callable[[Any, int], Any]) -> Examples:
         """Convert the values of a field; ``convert`` gets each different value once, with the index
         of its first example."""
-        import numpy as np
-
         values, codes = self.codes(name)
         firsts = np.unique(codes, return_index=True)[1].tolist()
         changed = list(map(convert, values, firsts))
@@ -263,8 +245,6 @@ class Examples(Sequence[Any]):
 
     def converted(self, example_type: Any, values: Mapping[str, Iterable[Any]]) -> Examples:
         """Convert to examples of another type, with these values of fields; others stay."""
-        import numpy as np
-
         changed = self._with({**self._columns}, self._rows)
         changed.example_type = example_type
         if self._table is not None:
@@ -344,8 +324,6 @@ class Examples(Sequence[Any]):
 
 def indices_of(which: Iterable[bool]) -> Numbers:
     """The indices of the true values."""
-    import numpy as np
-
     return np.flatnonzero(which if isinstance(which, np.ndarray) else np.fromiter(which, bool))
 
 
@@ -372,8 +350,6 @@ def _batches(values: Iterable[T], title: str = "", number: int | None = None) ->
 
 def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     """Compute the statistics of examples by name."""
-    import numpy as np
-
     texts = [example.texts() for example in examples]
     flat = list(itertools.chain.from_iterable(texts))
     joined = compared = normalized(flat)

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from finetune.data.dataset import DataError
 from finetune.data.files import Row
 from finetune.data.hub import dataset_table
@@ -166,8 +168,6 @@ def _rows(rows: Sequence[Any], name: str) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    import numpy as np
-
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, list | tuple):

@@ -19,6 +19,8 @@ from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from finetune.config.values import conforms
 from finetune.data.dataset import CONVERT_ADVICE, DataError, Dataset
 from finetune.data.examples import Examples
@@ -178,8 +180,6 @@ def convert_labels(
 
 
 def _labels_of(rows: Examples) -> list[_Label]:
-    import numpy as np
-
     values, codes = rows.codes("label")
     _, firsts, numbers = np.unique(codes, return_index=True, return_counts=True)
     columns = zip(values, numbers.tolist(), repeat(rows), firsts.tolist(), strict=False)

@@ -20,18 +20,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress, repeat
-from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from finetune.config.tasks import TrainConfig
+from finetune.data.columns import Numbers
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples, collected
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import ChoiceQuestion, Example, UserError, abbreviated, quantity
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Numbers = np.ndarray[Any, np.dtype[Any]]
 
 DEFAULT_SHARE = 0.1
 """Fraction of the training examples to hold out by default."""
@@ -82,8 +79,6 @@ def hold_out(
                 "out: leave it out."
             )
         return dataset
-    import numpy as np
-
     train = dataset.splits.get("train", Examples())
     documents = np.unique(train.stats("document"))
     by_document = len(documents) - (0 in documents) >= MIN_DOCUMENTS
@@ -112,8 +107,6 @@ def hold_out(
 def _held_out(examples: Examples, groups: Numbers, share: float) -> Numbers:
     # Groups are tried in random order. A group is held out for a label if that brings the label
     # nearer to its share, and leaves the label in train.
-    import numpy as np
-
     strata = _Strata(examples, groups, 0)
     sizes, num_kept = strata.sizes, strata.num_groups.copy()
     held, decided = np.zeros(len(sizes), bool), np.zeros(len(sizes), bool)
@@ -201,8 +194,6 @@ def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
 
     The first group of each label comes first, so that the smallest subsets have every label.
     """
-    import numpy as np
-
     examples = Examples.of(examples)
     strata = _Strata(examples, _group_numbers(examples, True), seed)
     rank = np.full(len(strata.sizes), -1.0)
@@ -230,8 +221,6 @@ def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
 
 def halves(examples: Sequence[Example]) -> tuple[list[int], list[int]]:
     """Divide the data into halves of rows; single texts are divided if need be."""
-    import numpy as np
-
     examples = Examples.of(examples)
     folds = np.arange(len(examples)) % 2
     for by_document in (True, False):
@@ -245,8 +234,6 @@ def halves(examples: Sequence[Example]) -> tuple[list[int], list[int]]:
 
 
 def _folds_of_groups(strata: _Strata, number: int) -> Numbers:
-    import numpy as np
-
     folds = np.full(len(strata.sizes), -1)
     sizes, counts = np.zeros(number, int), np.zeros((number, len(strata.names)), int)
     for label in strata.rare_first():
@@ -265,8 +252,6 @@ def leaked(dataset: Dataset) -> dict[str, set[int]]:
 
     Texts are compared by 64-bit hashes (``Examples.stats``).
     """
-    import numpy as np
-
     if "train" not in dataset.splits:
         return {}
     train, leaks = dataset.splits["train"].stats("text"), {}
@@ -330,8 +315,6 @@ def with_replay(data: Dataset, old: Dataset, share: float) -> Dataset:
     Raises:
         DataError: Labels are of different types, or a split has the name of the old test split.
     """
-    import numpy as np
-
     splits, counts = dict(data.splits), []
     if TEST_OLD in splits:
         raise DataError(f"--replay: {data.name} has a split {TEST_OLD} already: name it otherwise.")
@@ -385,7 +368,6 @@ class _Strata:
     """The number of examples of each label in each group; groups are in random order."""
 
     def __init__(self, examples: Examples, groups: Numbers, seed: int) -> None:
-        import numpy as np
         from scipy.sparse import coo_matrix
 
         sizes = np.bincount(groups)
@@ -420,8 +402,6 @@ class _Strata:
 
 def _values_and_strata(examples: Examples) -> tuple[Numbers, Iterable[Iterable[str]]]:
     # the number of the gold of each example, and the strata of each different gold
-    import numpy as np
-
     example_type, gold = examples.example_type, examples.example_type.GOLD
     if len(gold) > 1:
         return np.arange(len(examples)), (names or (_NO_LABEL,) for names in examples.golds())
@@ -438,8 +418,6 @@ def _values_and_strata(examples: Examples) -> tuple[Numbers, Iterable[Iterable[s
 
 def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
     """The group of each example [N]; examples that share a key, also through others, form one."""
-    import numpy as np
-
     text, document = examples.stats("text"), examples.stats("document")
     if not by_document or not document.any():
         return _by_first(text)
@@ -464,8 +442,6 @@ def _number_of(groups: Numbers) -> int:
 
 
 def _by_first(groups: Numbers) -> Numbers:
-    import numpy as np
-
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
