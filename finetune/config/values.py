@@ -121,6 +121,13 @@ def _members(hint: Any) -> frozenset[Any]:
     return frozenset(get_args(hint) if is_union else [hint])
 
 
+def finite_number(value: Any) -> float | None:
+    """Convert a value to a finite number; None for one that is none."""
+    with suppress(TypeError, ValueError, OverflowError):
+        return number if math.isfinite(number := float(value)) else None
+    return None
+
+
 def description(hint: Any) -> str:
     """Describe the legal values of a type hint, such as ``a whole number``."""
     if get_origin(hint) in (Union, types.UnionType):

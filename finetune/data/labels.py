@@ -9,7 +9,6 @@ majority.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import unicodedata
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finetune.config.values import conforms
+from finetune.config.values import conforms, finite_number
 from finetune.data.dataset import CONVERT_ADVICE, DataError, Dataset
 from finetune.data.examples import Examples
 from finetune.data.json_files import json_cell
@@ -113,12 +112,6 @@ class _Label(NamedTuple):
     def where(self) -> str:
         return self.rows.locations([self.first])[0]
 
-    @property
-    def as_number(self) -> float | None:
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            return number if math.isfinite(number := float(self.value)) else None
-        return None
-
 
 def convert_labels(
     splits: Mapping[str, Sequence[TextExample]], typed: bool
@@ -155,8 +148,8 @@ def convert_labels(
     if typed:
         are_numbers = any(isinstance(label.value, float) for label in labels)
     else:
-        are_numbers = any("." in str(label.value) for label in labels)
-        are_numbers = are_numbers and all(label.as_number is not None for label in labels)
+        numbers = [finite_number(label.value) for label in labels]
+        are_numbers = None not in numbers and any("." in str(label.value) for label in labels)
     are_numbers = are_numbers and not lists
     is_class = not lists and not are_numbers and _minus_one_is_class(labels)
     if lists:
@@ -214,7 +207,7 @@ def _check_spelling(labels: Sequence[_Label], are_numbers: bool) -> None:
     if not are_numbers:
         return
     numbers = [label for label in labels if not _is_minus_one(label.value)]
-    numbers = [label for label in numbers if label.as_number is not None]
+    numbers = [label for label in numbers if finite_number(label.value) is not None]
     point = next((label for label in numbers if "." in str(label.value)), None)
     plain = next((label for label in numbers if "." not in str(label.value)), None)
     if point and plain and all(float(label.value).is_integer() for label in numbers):
@@ -223,7 +216,7 @@ def _check_spelling(labels: Sequence[_Label], are_numbers: bool) -> None:
             "as 1 if they are classes, or all as 1.0 if they are numbers."
         )
     for label in labels:
-        if label.as_number is None:
+        if finite_number(label.value) is None:
             raise DataError(
                 f"{label.where}: label {label.value!r} is a name where other rows have numbers "
                 "with a decimal point: write all labels as names (texts) or all as numbers."
@@ -235,7 +228,8 @@ def _minus_one_is_class(labels: Sequence[_Label]) -> bool:
     missing = [label for label in labels if _is_minus_one(label.value)]
     if not integers or not missing:
         return False
-    if any((label.as_number or 0) < 0 and not _is_minus_one(label.value) for label in labels):
+    others = [label.value for label in labels if not _is_minus_one(label.value)]
+    if any((finite_number(value) or 0) < 0 for value in others):
         return True
     total = sum(label.number for label in labels)
     return sum(label.number for label in missing) >= MIN_CLASS_FRACTION * total

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -14,6 +12,7 @@ from typing import Any, Literal
 from finetune.config.description import PROBLEMS
 from finetune.config.metric_properties import can_select
 from finetune.config.tasks import ClassifyConfig, TextConfig, flag
+from finetune.config.values import finite_number
 from finetune.data.dataset import Dataset, numbered_order
 from finetune.data.examples import Examples
 from finetune.data.labels import NLI_LABELS, SINGLE
@@ -158,9 +157,8 @@ def with_problem(examples: Examples, problem: str, label: Any, first: int) -> An
     if label is None:
         return None
     if problem == "regression":
-        with contextlib.suppress(TypeError, ValueError):
-            if math.isfinite(number := float(label)):
-                return number
+        if (number := finite_number(label)) is not None:
+            return number
         raise UserError(
             f"{examples[first].where}: label {label!r} is not a number, as regression needs: "
             "correct the row, or write --problem single."

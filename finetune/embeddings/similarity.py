@@ -8,7 +8,6 @@ training pairs; cosines of other models, layers or normalizations do not compare
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from finetune.cli.output import print_tables, show
+from finetune.config.values import finite_number
 from finetune.data import texts
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, ReadOptions, Row
@@ -117,7 +117,7 @@ def _characters(text: str, row: Row, column: str) -> tuple[int, int]:
 
 def _with_gold(pairs: list[TextExample]) -> tuple[list[TextExample], list[str]]:
     labeled = [pair for pair in pairs if pair.label is not None]
-    numbers = [_number(pair.label) for pair in labeled]
+    numbers = [finite_number(pair.label) for pair in labeled]
     if all(number is None for number in numbers):
         return pairs, []
     if all(number == MISSING_NUMBER for number in numbers):  # as in the test sets of GLUE
@@ -132,14 +132,6 @@ def _with_gold(pairs: list[TextExample]) -> tuple[list[TextExample], list[str]]:
     dropped = len(pairs) - len(labeled)
     notes = [f"{quantity(dropped, 'pair')} without gold left out"] if dropped else []
     return [replace(p, label=number) for p, number in zip(labeled, numbers, strict=True)], notes
-
-
-def _number(label: Any) -> float | None:
-    try:
-        number = float(label)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def compare_pairs(

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.config.values import finite_number
 from finetune.data import DataError
 from finetune.data.labels import agreement, canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
@@ -152,17 +153,10 @@ def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
     is_whole = all(float(label).is_integer() for label in predicted)
     if not is_whole or any(isinstance(label, float) for label in gold):
         return True
-    spelled = [label for label in map(str, gold) if _spells_number(label)]
+    spelled = [label for label in map(str, gold) if finite_number(label) is not None]
     if len(spelled) == len(gold):
         return any("." in label for label in spelled)  # tables have all labels as text
     return not spelled
-
-
-def _spells_number(label: str) -> bool:
-    try:
-        return math.isfinite(float(label))
-    except ValueError:
-        return False
 
 
 def _name(label: Any) -> str:
