@@ -42,12 +42,7 @@ def _prediction(measured: MeasuredModel) -> Variant:
     texts = [measured.texts[index] for batch in measured.mixed for index in batch]
     model = models_by_precision(measured.head, measured.precision)[measured.precision]
     run = partial(
-        predict,
-        measured.task,
-        model,
-        texts,
-        measured.accelerator,
-        precision=measured.precision,
+        predict, measured.task, model, texts, measured.accelerator, precision=measured.precision
     )
     repetition = partial(seconds, run, measured.device)
     return Variant("", measured.precision, measured.work_of(measured.mixed), repetition, run)

@@ -165,10 +165,7 @@ def _deberta(num_hidden_layers: int) -> tuple[str, dict[str, Any]]:
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert-base": ("bert", {}),
-    "minilm": (
-        "bert",
-        {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
-    ),
+    "minilm": ("bert", {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}),
     "roberta-base": (
         "roberta",
         {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},

@@ -28,12 +28,7 @@ from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.runs import RunFolder, write_run_checksums
 from finetune.inference.predictor import Predictor
 from finetune.registry import install_command
-from finetune.reporting.environment import (
-    RunOutcome,
-    environment,
-    saved_outcome,
-    write_environment,
-)
+from finetune.reporting.environment import RunOutcome, environment, saved_outcome, write_environment
 from finetune.reporting.html import report_run, write_report
 from finetune.reporting.many_runs import write_best_recipe, write_search
 from finetune.reporting.model_card import write_run_readme
@@ -306,9 +301,7 @@ def train_once(
 
 @contextlib.contextmanager
 def _opened(
-    config: TrainConfig,
-    reporter: Reporter | None,
-    folder: RunWriter | None = None,
+    config: TrainConfig, reporter: Reporter | None, folder: RunWriter | None = None
 ) -> Iterator[tuple[RunWriter, Reporter]]:
     with contextlib.ExitStack() as opened:
         folder = folder or opened.enter_context(open_run(config))
@@ -420,11 +413,7 @@ def search(
 
 
 def train_multitask(
-    recipe: MultitaskRecipe,
-    out: Path,
-    *,
-    command: str,
-    reporter: Reporter | None = None,
+    recipe: MultitaskRecipe, out: Path, *, command: str, reporter: Reporter | None = None
 ) -> dict[str, TrainedRun]:
     """Train several tasks on one encoder; each has a run folder in ``out``, with its name.
 

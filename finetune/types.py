@@ -594,9 +594,7 @@ class TextPrediction(Prediction):
         if self.scores is not None and any(map(math.isnan, self.scores.values())):
             values = {"label": label, "score": None, "scores": dict.fromkeys(self.scores)}
         return values | _known(
-            positive_label=self.positive,
-            label_separator=self.separator,
-            similarity=self.similarity,
+            positive_label=self.positive, label_separator=self.separator, similarity=self.similarity
         )
 
 

@@ -46,10 +46,7 @@ _OF_PREDICTIONS = (
 
 
 def read_annotations(
-    source: str | Path,
-    *,
-    columns: Mapping[str, str] | None = None,
-    encoding: str = UTF_8,
+    source: str | Path, *, columns: Mapping[str, str] | None = None, encoding: str = UTF_8
 ) -> Annotations:
     """Read a file, or a folder of brat, with the rows of all annotators.
 

@@ -19,12 +19,7 @@ from finetune.cli.options import (
     OutOption,
     SpeedOptions,
 )
-from finetune.cli.output import (
-    check_output,
-    inputs_of,
-    quiet_libraries,
-    show,
-)
+from finetune.cli.output import check_output, inputs_of, quiet_libraries, show
 from finetune.cli.readable import prediction_line, show_explanations
 from finetune.config.options import DATA, OUTPUT, argument
 from finetune.data.json_files import read_object

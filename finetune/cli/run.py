@@ -8,13 +8,7 @@ from typing import Annotated
 
 from finetune.cli.options import Command
 from finetune.cli.output import print_table, quiet_libraries, show
-from finetune.cli.train import (
-    RunOptions,
-    TaskCommand,
-    resumable,
-    show_run,
-    task_command,
-)
+from finetune.cli.train import RunOptions, TaskCommand, resumable, show_run, task_command
 from finetune.config.options import Help, argument
 from finetune.config.recipes import (
     MAY_DIFFER,

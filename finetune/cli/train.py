@@ -120,12 +120,7 @@ class TaskCommand(RunOptions, TrainingCommand):
         from finetune.reporting.environment import command_line
         from finetune.runtime.launch import is_main_process
         from finetune.runtime.progress import Reporter
-        from finetune.training.repeated_runs import (
-            plan_folds,
-            plan_seeds,
-            plan_sizes,
-            runs_folder,
-        )
+        from finetune.training.repeated_runs import plan_folds, plan_seeds, plan_sizes, runs_folder
 
         start, task, config = time.monotonic(), self.task, self.config
         reporter = Reporter(quiet=not is_main_process())

@@ -14,15 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    get_origin,
-)
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_origin
 
 from finetune.config.description import ECE_METRICS, HIERARCHY, PROBLEMS, TaskDescription
 from finetune.config.options import (
@@ -796,14 +788,7 @@ class QAConfig(TrainConfig):
         auto_class="AutoModelForQuestionAnswering",
         predicts="the part of a context that answers a question, or that there is none",
         example='("Who is cooking dinner?", "A man is cooking dinner.")',
-        metrics=(
-            "exact_match",
-            "f1",
-            "hasans_exact",
-            "hasans_f1",
-            "noans_exact",
-            "noans_f1",
-        ),
+        metrics=("exact_match", "f1", "hasans_exact", "hasans_f1", "noans_exact", "noans_f1"),
         pipeline="question-answering",
         decoding="the best answer over all windows of a context",
     )

@@ -34,11 +34,7 @@ from finetune.embeddings.vectors import unit_vectors
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.models.heads.masked_lm import MaskedScores
-from finetune.models.heads.sentence_encoder import (
-    SentenceEncoder,
-    SentenceOutput,
-    starting_pooling,
-)
+from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
 from finetune.tasks.base import BatchLoss, Task, starting_model
 from finetune.tasks.state import TaskState

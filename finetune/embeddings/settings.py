@@ -41,8 +41,7 @@ class SentenceConfig(TrainConfig):
     )
     data: str = "stsb"
     objective: Annotated[
-        Literal["mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine"],
-        COMMON,
+        Literal["mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine"], COMMON
     ] = "cosine"
     """Training objective, which depends on the data. Texts: `mirror` (Mirror-BERT: a copy with a
     masked span), `simcse` (a copy with different dropout) or `prompt` (PromptBERT: two templates).

@@ -212,11 +212,7 @@ def _occurrence(
 
 
 def project_layers(
-    vectors: Array,
-    *,
-    method: Method = "tsne",
-    seed: int = 1,
-    reporter: Reporter | None = None,
+    vectors: Array, *, method: Method = "tsne", seed: int = 1, reporter: Reporter | None = None
 ) -> Array:
     """Project the vectors of each layer to the plane.
 

@@ -180,9 +180,5 @@ def recipe_verdicts(run: RunFolder, recipe: Recipe, *free: str) -> list[ScoreVer
         bad = {row["seed"] for row in run.seeds.get("degenerate") or ()}
         degenerate, num_seeds = len(bad), len(bad.union(run.seeds.get("seeds") or ()))
     return verdicts(
-        recipe.expected,
-        run.metrics,
-        differing,
-        num_degenerate=degenerate,
-        num_seeds=num_seeds,
+        recipe.expected, run.metrics, differing, num_degenerate=degenerate, num_seeds=num_seeds
     )

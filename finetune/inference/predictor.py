@@ -161,10 +161,7 @@ class Predictor:
         return list(self.stream(self.examples(inputs, columns=columns)))
 
     def explain(
-        self,
-        inputs: Sequence[Given] | Any,
-        *,
-        columns: Mapping[str, str] | None = None,
+        self, inputs: Sequence[Given] | Any, *, columns: Mapping[str, str] | None = None
     ) -> list[list[Explanation]]:
         """Explain the prediction for each input: the score of each word for each predicted label.
 
@@ -317,11 +314,7 @@ class BatchPredictor:
     """
 
     def __init__(
-        self,
-        run: str | Path,
-        *,
-        columns: Mapping[str, str] | None = None,
-        **options: Any,
+        self, run: str | Path, *, columns: Mapping[str, str] | None = None, **options: Any
     ) -> None:
         self.run, self.columns, self.options = str(run), columns, options
 

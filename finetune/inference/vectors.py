@@ -19,11 +19,7 @@ from safetensors.numpy import load, save
 
 from finetune.evaluation.decisions import Choice
 from finetune.evaluation.decisions.sets import conformal_quantile, fewest_for_level
-from finetune.inference.loop import (
-    pass_options,
-    precision_on,
-    values_of_examples,
-)
+from finetune.inference.loop import pass_options, precision_on, values_of_examples
 from finetune.models.master_weights import cast_weights
 from finetune.preprocessing.encodings import Array
 from finetune.runtime.device import model_to_device

@@ -133,11 +133,7 @@ def _position_projections(
 
 
 def _attend_group(
-    dense: list[Tensor],
-    to_keys: Tensor | None,
-    to_queries: Tensor | None,
-    group: Group,
-    p: float,
+    dense: list[Tensor], to_keys: Tensor | None, to_queries: Tensor | None, group: Group, p: float
 ) -> Tensor:
     """Attention with dropout ``p``: 3 of [A, size * L, D] -> [A * size * L, D]."""
     sequences = (group.size, group.longest)

@@ -210,11 +210,7 @@ def quiet() -> Iterator[None]:
 
 
 def load_config(
-    name: str,
-    *,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    bilstm: bool = False,
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False, bilstm: bool = False
 ) -> Any:
     """Load the configuration of a text encoder; all that loads models takes these arguments.
 

@@ -178,10 +178,7 @@ class EncodedExamples(Sequence[FlatSequences]):
 
     @classmethod
     def of(
-        cls,
-        examples: Sequence[Sequence[TokenSequence]],
-        num_cut: int = 0,
-        ids: DType = WHOLE,
+        cls, examples: Sequence[Sequence[TokenSequence]], num_cut: int = 0, ids: DType = WHOLE
     ) -> EncodedExamples:
         """Flatten the sequences of each example, with this type of their ids."""
         counts = np.fromiter(map(len, examples), np.int64, len(examples))

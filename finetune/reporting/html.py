@@ -25,15 +25,7 @@ from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
 from finetune.reporting.analysis import MOST_EXAMPLES, analysis_tables, error_examples
 from finetune.reporting.model_card import RECORDED, write_card
-from finetune.reporting.rendering import (
-    Chart,
-    PageTable,
-    Ranges,
-    Section,
-    chart,
-    markup,
-    page_of,
-)
+from finetune.reporting.rendering import Chart, PageTable, Ranges, Section, chart, markup, page_of
 from finetune.reporting.runs import ModelRuns, Run, load_runs, summary_lines
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.runtime.terminal import error_line
@@ -219,10 +211,7 @@ def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
     logs = [(name, [*run.training, *run.evaluations]) for name, run in runs]
     first = next((run.evaluations[0] for _, run in runs if run.evaluations), {})
     metric = next((name for name in (metric, *DEFAULT_METRICS.values()) if name in first), "")
-    key_of = {
-        "Training loss": "loss",
-        f"{metric} on {first.get('split')}": metric,
-    }
+    key_of = {"Training loss": "loss", f"{metric} on {first.get('split')}": metric}
     curves = []
     for caption, key in key_of.items():
         series = []

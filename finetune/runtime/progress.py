@@ -12,13 +12,7 @@ from importlib.util import find_spec
 from typing import Any, TextIO, cast
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from finetune.runtime.terminal import printable
 

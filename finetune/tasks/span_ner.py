@@ -40,15 +40,7 @@ from finetune.tasks.span_decoding import (
     choose_span_thresholds,
 )
 from finetune.tasks.word_task import WordState, WordTask
-from finetune.types import (
-    IGNORED,
-    Batch,
-    LabelSet,
-    Span,
-    SpanPrediction,
-    TokenExample,
-    quantity,
-)
+from finetune.types import IGNORED, Batch, LabelSet, Span, SpanPrediction, TokenExample, quantity
 
 
 @dataclass(frozen=True, kw_only=True)

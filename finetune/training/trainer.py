@@ -30,26 +30,11 @@ from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
 from finetune.tasks.multitask import Multitask, tasks_and_models
 from finetune.training.callbacks import Callback
-from finetune.training.checkpoint import (
-    TrainerState,
-    check_files,
-    load_checkpoint,
-    save_checkpoint,
-)
+from finetune.training.checkpoint import TrainerState, check_files, load_checkpoint, save_checkpoint
 from finetune.training.data import TrainingData
 from finetune.training.loss import LossFunction, RunLoss
-from finetune.training.multitask import (
-    MixedData,
-    Planned,
-    common_settings,
-    require_own_checkpoint,
-)
-from finetune.training.optimizer import (
-    Schedule,
-    adamw,
-    each_weight_once,
-    logged_learning_rates,
-)
+from finetune.training.multitask import MixedData, Planned, common_settings, require_own_checkpoint
+from finetune.training.optimizer import Schedule, adamw, each_weight_once, logged_learning_rates
 from finetune.training.run_folder import RunWriter, open_run
 from finetune.training.scoring import FitResult, Scorer
 from finetune.training.step import Step

@@ -132,11 +132,7 @@ BAD = {
         [2, 2, 2],
         "3: a row",
     ),
-    "a.csv": (
-        "text,label\na,x\nb\nc,y\ntext,label\nd,x,y\n",
-        [2, 1],
-        "a.csv:5: the header again",
-    ),
+    "a.csv": ("text,label\na,x\nb\nc,y\ntext,label\nd,x,y\n", [2, 1], "a.csv:5: the header again"),
     "a.conll": ("a\tO\nb\n\nc\tO\nd\t\te\n", [2], "a.conll:5: 3 columns where 2"),
 }
 

@@ -13,12 +13,7 @@ import torch
 from scipy.spatial.distance import pdist
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
-from finetune.embeddings.geometry import (
-    BLOCKS,
-    ExpectedCosine,
-    analyze_attention,
-    measure_geometry,
-)
+from finetune.embeddings.geometry import BLOCKS, ExpectedCosine, analyze_attention, measure_geometry
 from finetune.embeddings.vectors import Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.models.encoder import Encoder

@@ -56,7 +56,7 @@ REFUSED = {
         f"--sentence '{'dog ' * 70}'": "72 tokens are too many to show: write a sentence of at m",
     },
     "geometry SQUEEZEBERT --data TEXTS": {
-        "--sentence anna": "--sentence: no analysis of attention: squeezebert models",
+        "--sentence anna": "--sentence: no analysis of attention: squeezebert models"
     },
     "map MODEL --file TEXTS": {
         "--word die": "map needs --out FILE",
@@ -69,7 +69,7 @@ REFUSED = {
         "--word die --most 2 --out x.json": "needs 3 points or more, not 2",
     },
     "nli --model MODEL --data NLI --dry-run": {
-        "--pair-encoder bi --long-text window": "one sequence of each text",
+        "--pair-encoder bi --long-text window": "one sequence of each text"
     },
     "classify --model MODEL --dry-run": {"--data SINGLE --pair-encoder bi": "needs pairs of texts"},
     "sentence --model MODEL --dry-run": {
@@ -124,11 +124,9 @@ REFUSED = {
         "--vectors a.vec empty.txt": "empty.txt: there are no word vectors in it",
         "--vectors a.vec no.vec": "--vectors no.vec: no such file",
     },
-    "perplexity MODEL": {
-        "--file empty.txt": "there is no text in it",
-    },
+    "perplexity MODEL": {"--file empty.txt": "there is no text in it"},
     "perplexity ENCODER": {
-        "--text a": "has no trained masked-LM head, so its probabilities mean nothing",
+        "--text a": "has no trained masked-LM head, so its probabilities mean nothing"
     },
 }
 

@@ -342,10 +342,7 @@ def test_unsure_answers_are_withheld_and_nothing_else(setup: str) -> None:
             ],
             "abstained on 1 of 2; f1 of the answers given 1.000",
         ),
-        (
-            [{"label": None, "withheld": "a", "gold": "a"}],
-            "abstained on 1 of 1",
-        ),
+        ([{"label": None, "withheld": "a", "gold": "a"}], "abstained on 1 of 1"),
         (
             [{"label": ["a"], "withheld": ["b"], "scores": {"b": 0.4}, "gold": ["a"]}],
             "abstained from 1 answer, which count as missing",

@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 
 from finetune.evaluation.metrics import total
 from finetune.evaluation.prediction_types import TYPES
-from finetune.evaluation.prediction_types.spans import (
-    CRITERIA,
-    match_kind,
-    match_spans,
-)
+from finetune.evaluation.prediction_types.spans import CRITERIA, match_kind, match_spans
 from finetune.types import Span
 
 PER, LOC, ORG = "PER", "LOC", "ORG"
@@ -70,11 +66,7 @@ def test_the_nearest_partner_is_taken():
     gold = [Span(0, 6, PER), Span(2, 4, LOC)]
     predicted = [Span(0, 5, PER), Span(1, 6, PER), Span(2, 4, ORG)]
     found = match_spans(gold, predicted)
-    assert found == [
-        (gold[0], predicted[0]),
-        (None, predicted[1]),
-        (gold[1], predicted[2]),
-    ]
+    assert found == [(gold[0], predicted[0]), (None, predicted[1]), (gold[1], predicted[2])]
 
 
 def test_a_long_document_is_matched_in_time():

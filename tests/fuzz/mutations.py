@@ -206,10 +206,7 @@ def fuzz(content: bytes, check: Callable[[bytes], None]) -> None:
 
     @seed(0)
     @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
+        max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(damaged(content))
     def run(changed: bytes) -> None:

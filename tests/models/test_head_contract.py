@@ -33,8 +33,7 @@ OF_OWN = [(tiny.FAMILIES[2 * number], head_type) for number, head_type in enumer
 """Our own heads read vectors of any family."""
 every_head = pytest.mark.parametrize(("family", "head_type"), OF_FAMILIES + OF_OWN)
 each_head = pytest.mark.parametrize(
-    ("family", "head_type"),
-    [("bert", name) for name in HEAD_TYPES if name not in OWN] + OF_OWN,
+    ("family", "head_type"), [("bert", name) for name in HEAD_TYPES if name not in OWN] + OF_OWN
 )
 every_head_type = pytest.mark.parametrize("head_type", HEAD_TYPES)
 

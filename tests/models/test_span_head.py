@@ -12,11 +12,7 @@ from torch.nn import functional as F
 from transformers import AutoModel
 
 from finetune.models.heads import span_scorers as span_scoring
-from finetune.models.heads.span_classifier import (
-    PRIOR,
-    REPRESENTATIONS,
-    SpanClassifier,
-)
+from finetune.models.heads.span_classifier import PRIOR, REPRESENTATIONS, SpanClassifier
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates

@@ -23,12 +23,7 @@ from finetune.preprocessing.batching import (
     pack,
     process_shard,
 )
-from finetune.preprocessing.encodings import (
-    EncodedExamples,
-    FlatSequences,
-    Ragged,
-    load_encoded,
-)
+from finetune.preprocessing.encodings import EncodedExamples, FlatSequences, Ragged, load_encoded
 from finetune.types import TokenSequence
 
 NUMBERS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6)

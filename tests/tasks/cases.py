@@ -166,11 +166,7 @@ CASES = {
         {"pair_encoder": "poly"},
     ),
     "choice": Case("choice", _CHOICES, {}),
-    "choice calibrated": Case(
-        "choice",
-        _CHOICES,
-        {"calibrate": "temperature", "max_length": 16},
-    ),
+    "choice calibrated": Case("choice", _CHOICES, {"calibrate": "temperature", "max_length": 16}),
     "bio": Case("tag", BIO, {"decoding": "greedy"}),
     "bio constrained": Case("tag", BIO, {"decoding": "constrained"}),
     "bio all mean": Case("tag", BIO, {"label_subwords": "all"}),

@@ -8,11 +8,7 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from finetune.config.tasks import (
-    NerConfig,
-    TrainConfig,
-    affects_results,
-)
+from finetune.config.tasks import NerConfig, TrainConfig, affects_results
 from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
 from finetune.models.heads.span_classifier import SpanClassifier

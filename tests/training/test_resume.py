@@ -23,12 +23,7 @@ from finetune.evaluation.runs import RunFolder
 from finetune.runtime import files
 from finetune.runtime.files import SaveError
 from finetune.training import scoring
-from finetune.training.checkpoint import (
-    TrainerState,
-    check_files,
-    load_checkpoint,
-    save_checkpoint,
-)
+from finetune.training.checkpoint import TrainerState, check_files, load_checkpoint, save_checkpoint
 from finetune.training.run_folder import RunLog, open_run, require_free, require_same_run
 from finetune.types import UserError
 from tests import fixtures as fx
@@ -303,10 +298,7 @@ def test_a_run_continues_with_the_same_settings_and_data(tmp_path: Path) -> None
     require_same_run(run, config, "f")
     require_same_run(run, replace(config, data="elsewhere"), "f")
     for arguments, problem in (
-        (
-            (replace(config, lr=0.1), "f"),
-            r"now 0.1: .* \(those in .*config\.json\), or use",
-        ),
+        ((replace(config, lr=0.1), "f"), r"now 0.1: .* \(those in .*config\.json\), or use"),
         ((replace(config, epochs=3), "f"), r"was started with epochs = unset \(10\), now 3"),
         ((config, "g"), "other data than d has now"),
         ((NerConfig(data="d"), "f"), "holds a run of `finetune tag`: continue it with that"),

@@ -21,13 +21,7 @@ from finetune.data.json_files import read_object
 from finetune.runtime.progress import Reporter
 from finetune.training.callbacks import EvaluationEvent
 from finetune.training.run_folder import Diverged
-from finetune.training.search import (
-    Search,
-    _Prune,
-    default_space,
-    failure,
-    parse_space,
-)
+from finetune.training.search import Search, _Prune, default_space, failure, parse_space
 from finetune.types import UserError
 from tests import fixtures as fx
 from tests import small_data

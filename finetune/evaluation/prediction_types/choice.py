@@ -72,10 +72,7 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
 CHOICE = PredictionType(
     name="choice",
     wording=Wording("a choice", "question", "choices", WITHOUT_LABELS),
-    metrics={
-        "accuracy": Metric(lambda tables: means(tables.items.correct), mean),
-        **ECE,
-    },
+    metrics={"accuracy": Metric(lambda tables: means(tables.items.correct), mean), **ECE},
     default="accuracy",
     gold=attrgetter("label"),
     parse=_parse,

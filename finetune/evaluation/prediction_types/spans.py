@@ -402,10 +402,7 @@ SPANS = PredictionType(
         "predicted spans",
         "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O).",
     ),
-    metrics={
-        **metrics.rates("span_{}_strict"),
-        **SPAN_METRICS,
-    },
+    metrics={**metrics.rates("span_{}_strict"), **SPAN_METRICS},
     default="span_f1_strict",
     gold=attrgetter("spans"),
     parse=_parse,

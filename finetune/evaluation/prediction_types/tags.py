@@ -241,11 +241,7 @@ TAGS = PredictionType(
 )
 PLAIN_TAGS = PredictionType(
     name="plain tags",
-    metrics={
-        "accuracy": Metric(metrics.item_counts, metrics.recall),
-        **CLASS_METRICS,
-        **ECE,
-    },
+    metrics={"accuracy": Metric(metrics.item_counts, metrics.recall), **CLASS_METRICS, **ECE},
     default="accuracy",
     groupings=_groupings,
     classes=Classes("tag", {"{}": metrics.item_counts}, confusions=True),

@@ -24,13 +24,7 @@ from finetune.models.encoder import Encoder, remove_pooler
 from finetune.models.heads.base import Head, labels_of, load_module, save_module
 from finetune.models.heads.layers import pooled_tokens
 from finetune.models.heads.task_models import label_settings
-from finetune.models.loading import (
-    library_errors,
-    load_config,
-    load_weights,
-    local_model,
-    quiet,
-)
+from finetune.models.loading import library_errors, load_config, load_weights, local_model, quiet
 from finetune.types import Batch, UserError
 
 Pooling = Literal["mean", "cls", "max", "mask"]

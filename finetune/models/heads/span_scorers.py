@@ -133,12 +133,7 @@ class FactorizedScorer(nn.Module):
         return scores
 
     def _of_width(
-        self,
-        width: int,
-        starts: Tensor,
-        ends: Tensor,
-        pooled: PooledContent,
-        rows: Tensor,
+        self, width: int, starts: Tensor, ends: Tensor, pooled: PooledContent, rows: Tensor
     ) -> Tensor:
         inner = pooled.add_to(ends[width - 1 :], width).index_select(0, rows)
         inner += starts[: len(rows)]  # [n, h]
