@@ -13,6 +13,8 @@ import pyarrow
 import pytest
 
 from finetune.data import DataError, read_text, read_text_file, read_token_file, texts
+from finetune.data.json_files import parse_json, read_object
+from finetune.types import UserError
 from tests.small_data import jsonl
 
 
@@ -463,6 +465,43 @@ def test_the_longest_field_of_csv_readers_of_the_process_stays(read):
     long = "x" * (before + 1)
     assert train(read("a.csv", f"text,label\n{long},p\n")) == [(long, None, "p")]
     assert csv.field_size_limit() == before
+
+
+# --- JSON of users and of saved files ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "Expecting value at line 1 column 1"),
+        ('{"a": ', "Expecting value at line 1 column 7"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": ' * 100_000, "nested too deeply"),
+        ("9" * 5000, "a number has too many digits"),
+        ('"\\ud800"', "half of a surrogate pair"),
+    ],
+)
+def test_problems_have_a_place(text, problem):
+    with pytest.raises(UserError, match=f"^f:3: not valid JSON .*{problem}.*: fix it$"):
+        parse_json(text, "f:3", ": fix it")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"[]", "no JSON object"),
+        (b"\xff", "byte 0 is not UTF-8"),
+        (b"{}", "'n' must be a whole number, and is missing"),
+        (b'{"n": true}', "'n' must be a whole number, not True"),
+        (b'{"n": 1, "names": ["a", 2]}', "'names' must be a list, not"),
+    ],
+)
+def test_saved_objects(content, problem, tmp_path):
+    (path := tmp_path / "saved.json").write_bytes(content)
+    with pytest.raises(UserError, match=f"saved.json: damaged.*{problem}"):
+        read_object(path, {"n": int, "names": list[str] | None})
+    path.write_bytes(b'{"n": 1, "more": 2}')
+    assert read_object(path, {"n": int, "names": list[str] | None}) == {"n": 1, "more": 2}
 
 
 # --- workbooks ----------------------------------------------------------------------------------

@@ -89,11 +89,6 @@ def test_docstart_as_the_first_word_of_a_sentence(read):
     assert documents == [("Dat", "1"), ("Ann", "1"), ("Lee", "2")]
 
 
-@pytest.mark.parametrize("word", ["[", "{"])
-def test_a_bracket_as_the_first_word_is_no_json(read, word):
-    assert train(read("a.test", f"{word}\tO\nAnn\tB-PER\n"))[0].words == (word, "Ann")
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a.conll", "a.tsv", "a.bio", "a.train"])
 @pytest.mark.parametrize("separator", [" ", "\t", "   "])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -107,6 +102,8 @@ def test_odd_words_stay_words(read):
     words = ["\u200b", "\xa0", "\u3000", "x" * 473, "#", "", "a b"]
     content = "".join(f"{word}\tO\n" for word in words) + "Ann\tB-PER\n"
     assert train(read("a.tsv", content))[0].words == (*words, "Ann")
+    for word in "[{":  # no JSON
+        assert train(read("a.test", f"{word}\tO\nAnn\tB-PER\n"))[0].words == (word, "Ann")
     spaced = "".join(f"{word} O\n" for word in words[:5]) + "Ann B-PER\n"
     assert train(read("a.conll", spaced))[0].words == (*words[:5], "Ann")
 
@@ -145,6 +142,8 @@ def test_germeval_has_outer_and_inner_spans(read):
     assert dataset.notes == ["nested spans: examples have spans, no tags"]
     outer = train(read("NER-de-train.tsv", content, columns={"tags": "2"}))[0]
     assert outer.tags == ("B-ORG", "I-ORG", "O")
+    flat = "1\tAnn\tB-PER\tO\n2\tran\tO\tO\n3\tParis\tO\tB-LOC\n"
+    assert train(read("a.tsv", flat))[0].tags == ("B-PER", "O", "B-LOC"), "layers without nesting"
 
 
 def test_genia_has_levels(read):
@@ -153,11 +152,6 @@ def test_genia_has_levels(read):
     assert example.spans == (Span(0, 2, "protein"), Span(0, 3, "DNA"))
     chosen = train(read("genia.train.iob2", content, columns={"tags": "1,2"}))[0]
     assert chosen.spans == example.spans
-
-
-def test_layers_without_nesting_become_tags(read):
-    content = "1\tAnn\tB-PER\tO\n2\tran\tO\tO\n3\tParis\tO\tB-LOC\n"
-    assert train(read("a.tsv", content))[0].tags == ("B-PER", "O", "B-LOC")
 
 
 def test_german_conll_takes_the_last_of_five(read):
