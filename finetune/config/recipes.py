@@ -26,7 +26,7 @@ from finetune.config.tasks import (
     require_legal,
     setting_types,
     settings,
-    with_names_of_now,
+    with_current_names,
 )
 from finetune.config.values import converted, typed_values
 from finetune.registry import SUITE_KEY
@@ -198,7 +198,7 @@ def load_recipe(path: str | Path) -> Recipe:
     path, content, where = open_recipe(path)
     task = content.get("task")
     if path.name == RUN_SETTINGS:
-        return _recipe_of_run(path, with_names_of_now(content), where)
+        return _recipe_of_run(path, with_current_names(content), where)
     if task == MULTITASK:
         raise UserError(
             f"{path} trains several tasks on one encoder, and a recipe of one task is needed here: "

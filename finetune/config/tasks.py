@@ -904,8 +904,8 @@ def settings(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def with_names_of_now(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a saved run by their names of now: ``adam`` had two numbers in one text."""
+def with_current_names(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a saved run by their current names: ``adam`` had two numbers in one text."""
     values = dict(saved)
     if isinstance(numbers_of_adam := values.pop("adam", None), str):
         values["adam_beta2"], values["adam_epsilon"] = map(float, numbers_of_adam.split(","))

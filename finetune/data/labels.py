@@ -228,8 +228,7 @@ def _minus_one_is_class(labels: Sequence[_Label]) -> bool:
     missing = [label for label in labels if _is_minus_one(label.value)]
     if not integers or not missing:
         return False
-    others = [label.value for label in labels if not _is_minus_one(label.value)]
-    if any((finite_number(value) or 0) < 0 for value in others):
+    if min(finite_number(label.value) or 0 for label in labels) < MISSING_NUMBER:
         return True
     total = sum(label.number for label in labels)
     return sum(label.number for label in missing) >= MIN_CLASS_FRACTION * total

@@ -162,7 +162,7 @@ def open_input(
     """
     is_path = isinstance(source, str | Path) and str(source) != "-"
     inputs = input_files(source) if is_path else [source]
-    return joined(open_file(open_data(one, format, encoding)) for one in inputs)
+    return joined(open_file(open_data(file, format, encoding)) for file in inputs)
 
 
 def input_files(source: str | Path) -> list[Path]:

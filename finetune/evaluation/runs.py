@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from finetune.config.tasks import CONFIGS, with_names_of_now
+from finetune.config.tasks import CONFIGS, with_current_names
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
 from finetune.runtime.cache import file_hash
@@ -57,7 +57,7 @@ class RunFolder:
                 f"{path / 'metrics.json'} is damaged: it must hold scores by split and name."
             )
             metrics = {}
-        return cls(path, with_names_of_now(config), metrics, environment, problems)
+        return cls(path, with_current_names(config), metrics, environment, problems)
 
     @classmethod
     def open_all(cls, path: Path) -> RunFolder:

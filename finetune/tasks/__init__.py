@@ -18,7 +18,7 @@ from finetune.config.tasks import (
     affects_of,
     from_settings,
     settings,
-    with_names_of_now,
+    with_current_names,
 )
 from finetune.data.json_files import check_types, read_object
 from finetune.models.loading import is_hub_id, local_model, resolve_model
@@ -130,7 +130,7 @@ def saved_task(folder: str | Path) -> Task:
 
 
 def _saved_config(path: Path, type: type[TrainConfig], saved: Mapping[str, Any]) -> TrainConfig:
-    marks, saved = affects_of(type), with_names_of_now(saved)
+    marks, saved = affects_of(type), with_current_names(saved)
     if unknown := saved.keys() - marks.keys():
         _log.warning(
             "note: %s: this version of finetune has no setting %s, which is ignored for prediction",
