@@ -25,13 +25,13 @@ from torch.nn.functional import cross_entropy
 from finetune.config.tasks import column_map
 from finetune.data import Dataset, read_text
 from finetune.data.examples import collected
-from finetune.data.running_text import read_running_text
 from finetune.data.sources import PartOf
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import new_config
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
 from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.windows import encode_window, windows
+from finetune.pretraining.documents import read_running_text
 from finetune.pretraining.model import MOST_TARGETS, PretrainingModel
 from finetune.pretraining.sentence_pairs import sentence_pairs
 from finetune.pretraining.settings import PretrainConfig

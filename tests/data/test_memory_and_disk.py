@@ -15,7 +15,6 @@ import pytest
 from finetune.data import check_data, hold_out, read_text, read_tokens
 from finetune.data.dataset import Dataset
 from finetune.data.questions import QUESTIONS
-from finetune.data.running_text import read_running_text
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from tests.data.conftest import rows_of
 from tests.small_data import keep_on_disk
@@ -77,11 +76,6 @@ CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
         lines([{"data": [{"title": "t", "paragraphs": [*SQUAD, {"context": 1}, *SQUAD]}]}]),
         "answers moved to the only place",
     ),
-    "running text": (
-        read_running_text,
-        lines([f"line {i}" * (i % 4 > 0) for i in range(60)], "a.txt"),
-        "45 lines",
-    ),
 }
 
 
@@ -93,7 +87,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def read_with_errors(read: Callable[..., Dataset], spec: Any) -> tuple[Dataset, Any]:
     """The data, and what a reader says of them."""
     errors: list[str] = []
-    data = read(spec, **({} if read is read_running_text else {"errors": errors}))
+    data = read(spec, errors=errors)
     return data, (rows_of(data), data.notes, sorted(errors), data.fingerprint)
 
 

@@ -19,11 +19,11 @@ from finetune.data import (
 )
 from finetune.data.choices import CHOICES
 from finetune.data.questions import QUESTIONS
-from finetune.data.running_text import read_running_text
 from finetune.data.tokens import read_gold
 from finetune.embeddings.sense_data import read_senses
 from finetune.embeddings.similarity import read_similarity
 from finetune.evaluation.predictions import read_predictions
+from finetune.pretraining.documents import read_running_text
 from finetune.types import UserError
 from tests.fuzz.mutations import SEEDS, fuzz
 

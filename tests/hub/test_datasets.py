@@ -20,7 +20,8 @@ from finetune.config.tasks import ClassifyConfig
 from finetune.data import DataError, preparation, read_text, read_tokens
 from finetune.data import examples as holder
 from finetune.data import hub as hub_data
-from finetune.data.running_text import read_running_text, text_sources
+from finetune.data.running_text import text_sources
+from finetune.pretraining.documents import read_running_text
 from finetune.runtime import hub as hub_module
 from finetune.runtime.hub import HubError, forget_repositories
 from finetune.tasks import load_task
