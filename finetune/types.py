@@ -246,7 +246,7 @@ class TextBlock(TextExample):
     """
 
     document: int = 0
-    subwords: tuple[bytes, bytes, bytes] = field(default=(b"",) * 3, compare=False, repr=False)
+    subwords: tuple[bytes, ...] = field(default=(b"",) * 3, compare=False, repr=False)
 
     CONTENT: ClassVar[tuple[str, ...]] = ("text", "document")
 

@@ -1,8 +1,7 @@
 """Columns of examples in Arrow: their types, their values, and the files that they are mapped from.
 
-Texts, integers, and lists and records of them, such as spans, have types of Arrow. All other
-values, such as labels, are JSON in a dictionary of a record batch, which tells 1, 1.0, True and "1"
-apart.
+Texts, integers and lists of them have types of Arrow. All other values, such as labels and spans,
+are JSON in a dictionary of a record batch, which tells 1, 1.0, True and "1" apart.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import itertools
 import json
 import mmap
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
 from types import NoneType, UnionType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = json.JSONEncoder(separators=(",", ":"), default=astuple).encode
 MOST_MAPPED = 2**26
 """Number of bytes after which mapped pages are taken out of the memory of the process."""
 
@@ -49,13 +49,14 @@ class Field(NamedTuple):
         """
         import pyarrow as pa
 
-        if arrow_type(self.hint) is None:
+        type = arrow_type(self.hint)
+        if type is None:
             by_id = dict(zip(map(id, values), values, strict=True))  # few: () or None in most rows
             texts = {key: None if value is None else _encode(value) for key, value in by_id.items()}
             encoded = pa.array([texts[id(value)] for value in values], pa.large_string())
             return encoded.dictionary_encode()
         try:
-            return _array(values, self.hint)
+            return pa.array(values, type)
         except UnicodeEncodeError as error:
             raise UserError(
                 f"{self.name}: {error.object[error.start : error.end]!r} is half of a surrogate "
@@ -65,12 +66,11 @@ class Field(NamedTuple):
     @without_garbage_collection()
     def values(self, array: pa.Array | pa.ChunkedArray) -> list[Any]:
         """The values of a column."""
-        import pyarrow as pa
-
-        if isinstance(array, pa.ChunkedArray):
-            return list(itertools.chain.from_iterable(map(self.values, array.chunks)))
-        if not pa.types.is_dictionary(array.type):
-            return _values(array, self.hint)
+        chunks = getattr(array, "chunks", None)
+        if chunks is not None:
+            return list(itertools.chain.from_iterable(map(self.values, chunks)))
+        if not hasattr(array, "dictionary"):
+            return _values(array)
         values, indices = self.distinct(array)
         return [values[index] for index in indices.tolist()]
 
@@ -84,7 +84,8 @@ class Field(NamedTuple):
             return values, np.arange(len(values))
         if len(array.dictionary) > len(array):  # of few rows of a batch
             array = array.dictionary_decode().dictionary_encode()
-        values = [*(_tuples(json.loads(text)) for text in array.dictionary.to_pylist()), None]
+        of_json = _of_json(self.hint)
+        values = [*(of_json(json.loads(text)) for text in array.dictionary.to_pylist()), None]
         return values, array.indices.fill_null(len(values) - 1).to_numpy()
 
 
@@ -101,13 +102,11 @@ def arrow_type(hint: Any) -> pa.DataType | None:
     import pyarrow as pa
 
     hint = _without_none(hint)
-    if hint in (str, bytes, int):
-        return {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}[hint]
-    if (item := _item(hint)) is not None:
-        inner = arrow_type(item)
-        return None if inner is None else pa.list_(inner)
-    types = {str(name): arrow_type(part) for name, part in _parts(hint).items()}
-    return pa.struct(types.items()) if types and None not in types.values() else None
+    if get_args(hint)[1:] == (...,):
+        item = arrow_type(get_args(hint)[0])
+        return None if item is None or pa.types.is_list(item) else pa.list_(item)
+    types = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}
+    return types.get(hint)
 
 
 def _without_none(hint: Any) -> Any:
@@ -116,71 +115,41 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-def _item(hint: Any) -> Any:
-    is_list = get_origin(hint) is tuple and get_args(hint)[-1] is Ellipsis
-    return get_args(hint)[0] if is_list else None
-
-
-def _parts(record: Any) -> dict[Any, Any]:
-    if get_origin(record) is tuple:
-        return dict(enumerate(get_args(record)))
-    hints = get_type_hints(record) if isinstance(record, type) else {}
-    return {name: hints[name] for name in getattr(record, "__match_args__", ())}
-
-
-def _array(values: Sequence[Any], hint: Any) -> pa.Array:
-    import pyarrow as pa
-
-    type: Any = arrow_type(hint)
+@functools.cache
+def _of_json(hint: Any) -> Callable[[Any], Any]:
     hint = _without_none(hint)
-    if "struct" not in str(type):
-        return pa.array(values, type)
-    missing = pa.array([value is None for value in values], pa.bool_())
-    if missing.true_count == len(values):
-        return pa.nulls(len(values), type)
-    if (item := _item(hint)) is not None:
-        ends = itertools.accumulate((len(value or ()) for value in values), initial=0)
-        items = _array(list(itertools.chain.from_iterable(filter(None, values))), item)
-        return pa.ListArray.from_arrays(pa.array(list(ends), pa.int32()), items, type, mask=missing)
-    columns = []
-    for name, part in _parts(hint).items():
-        get: Any = (operator.itemgetter if isinstance(name, int) else operator.attrgetter)(name)
-        column = [None if value is None else get(value) for value in values]
-        columns.append(_array(column, part))
-    return pa.StructArray.from_arrays(columns, fields=list(type), mask=missing)
+    if names := getattr(hint, "__match_args__", ()):
+        parts = [_of_json(part) for name, part in get_type_hints(hint).items() if name in names]
+        return lambda values: hint(
+            *(part(value) for part, value in zip(parts, values, strict=True))
+        )
+    if get_args(hint)[1:] == (...,) and (item := _of_json(get_args(hint)[0])) is not _tuples:
+        return lambda values: tuple(map(item, values))
+    return _tuples
 
 
-def _values(array: pa.Array, hint: Any) -> list[Any]:
-    if array.null_count == len(array):
-        return [None] * len(array)
-    hint = _without_none(hint)
-    if (item := _item(hint)) is not None:
-        items, ends = _values(array.flatten(), item), array.value_lengths().fill_null(0)
-        ends = ends.to_numpy().cumsum().tolist()
-        lists: Iterable[Any] = map(tuple, map(items.__getitem__, map(slice, [0, *ends], ends)))
-        return _with_none(array, lists)
-    if not (parts := _parts(hint)):
-        has_floats = hint is int and array.null_count  # in place of None
-        array = array if has_floats else array.to_numpy(zero_copy_only=False)
-        return array.tolist()  # type: ignore[no-any-return]
-    columns = map(_values, array.flatten(), parts.values())
-    records: Iterable[Any] = zip(*columns, strict=True)
-    if isinstance(hint, type):
-        is_tuple = issubclass(hint, tuple)
-        new = functools.partial(tuple.__new__, hint)
-        records = map(new, records) if is_tuple else itertools.starmap(hint, records)
-    return _with_none(array, records)
-
-
-def _with_none(array: pa.Array, values: Iterable[Any]) -> list[Any]:
-    if not array.null_count:
-        return list(values)
-    valid = array.is_valid().to_pylist()
-    return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
+def _call(function: Callable[[Any], Any], value: Any) -> Any:
+    return function(value)
 
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _values(array: pa.Array) -> list[Any]:
+    import pyarrow as pa
+
+    if not pa.types.is_list(array.type):
+        has_floats = array.null_count and pa.types.is_integer(array.type)  # in place of None
+        array = array if has_floats else array.to_numpy(zero_copy_only=False)
+        return array.tolist()  # type: ignore[no-any-return]
+    items, lengths = _values(array.flatten()), array.value_lengths().fill_null(0).to_numpy()
+    ends = lengths.cumsum().tolist()
+    lists: Any = map(tuple, map(items.__getitem__, map(slice, [0, *ends], ends)))
+    if not array.null_count:
+        return list(lists)
+    valid = array.is_valid().to_pylist()
+    return [value if is_valid else None for value, is_valid in zip(lists, valid, strict=True)]
 
 
 class MappedTable:
@@ -196,6 +165,8 @@ class MappedTable:
         self._table: pa.Table = pa.ipc.open_stream(pa.py_buffer(self._pages)).read_all()
         self._firsts = np.cumsum([0, *map(len, self._table.column(0).chunks)])
         self._num_bytes = 0
+        self.names: list[str] = self._table.column_names
+        self._digests = dict[str, bytes]()
 
     def __len__(self) -> int:
         return len(self._table)
@@ -229,18 +200,18 @@ class MappedTable:
             self._num_bytes = 0
         return chunk
 
-    @functools.cached_property
-    def digest(self) -> bytes:
-        """A hash of all columns but ``where``."""
+    def digest(self, name: str) -> bytes:
+        """A hash of a column."""
+        if name in self._digests:
+            return self._digests[name]
         digest = xxhash.xxh3_128()
-        for name in self._table.column_names:
-            for number in range(len(self._firsts) - 1 if name != "where" else 0):
-                chunk = self._chunk(name, number)
-                is_json = hasattr(chunk, "dictionary")
-                for array in (chunk.indices, chunk.dictionary) if is_json else (chunk,):
-                    for buffer in filter(None, array.buffers()):
-                        digest.update(buffer)
-        return digest.digest()
+        for number in range(len(self._firsts) - 1):
+            chunk = self._chunk(name, number)
+            is_json = hasattr(chunk, "dictionary")
+            for array in (chunk.indices, chunk.dictionary) if is_json else (chunk,):
+                for buffer in filter(None, array.buffers()):
+                    digest.update(buffer)
+        return self._digests.setdefault(name, digest.digest())
 
 
 def write_batches(file: Any, batches: Iterable[pa.RecordBatch]) -> None:

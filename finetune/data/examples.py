@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from unicodedata import normalize
 
 import numpy as np
 import xxhash
 
-from finetune.data.columns import MappedTable, Numbers, fields_of, stored, write_batches
+from finetune.data.columns import Field, MappedTable, Numbers, fields_of, stored, write_batches
 from finetune.runtime.progress import progress_task
 from finetune.types import EXAMPLES, ChoiceQuestion, Example, Question, TextExample, TokenExample
 
@@ -70,14 +69,15 @@ class Examples(Sequence[Any]):
         """Hold examples in memory."""
         rows = list(examples)
         self.example_type = type(rows[0]) if rows else TextExample
-        self._columns = {
+        self.is_large = False
+        """Whether the examples are on disk, where each pass over them takes long."""
+        self._columns: dict[str, Numbers | MappedTable] = {
             name: np.fromiter(map(attrgetter(name), rows), object)
             for name in self.example_type.__match_args__
         }
-        self._table: MappedTable | None = None
-        """Has the columns that are not in memory."""
+        """The values of each field, or the mapped table that has them."""
         self._rows = np.arange(len(rows), dtype=np.uint32)
-        """The rows of the table that the examples are."""
+        """The rows of mapped tables that the examples are."""
         self._made = 0, rows
         """The index of an example, and the examples from there on that are already made."""
 
@@ -88,19 +88,15 @@ class Examples(Sequence[Any]):
 
     @classmethod
     def _mapped(cls, example_type: Any, table: MappedTable) -> Examples:
-        examples = cls()._with({}, np.arange(len(table), dtype=np.uint32))
-        examples.example_type, examples._table = example_type, table
+        columns = dict.fromkeys(table.names, table)
+        examples = cls()._with(columns, np.arange(len(table), dtype=np.uint32))
+        examples.example_type, examples.is_large = example_type, True
         return examples
 
-    def _with(self, columns: dict[str, Numbers], rows: Numbers) -> Examples:
+    def _with(self, columns: Mapping[str, Numbers | MappedTable], rows: Numbers) -> Examples:
         examples = copy.copy(self)
-        examples._columns, examples._rows, examples._made = columns, rows, (-1, [])
+        examples._columns, examples._rows, examples._made = dict(columns), rows, (-1, [])
         return examples
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the examples are on disk, where each pass over them takes long."""
-        return self._table is not None
 
     @property
     def are_words(self) -> bool:
@@ -111,7 +107,7 @@ class Examples(Sequence[Any]):
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._make() if self._table is not None else iter(self._from(0))
+        return self._make() if self.is_large else iter(self._from(0))
 
     def _make(self) -> Iterator[Any]:
         return map(self.example_type, *map(self.column, self.example_type.__match_args__))
@@ -150,31 +146,26 @@ class Examples(Sequence[Any]):
         """The values of one field in order; no examples have no values of any field."""
         if not len(self):
             return iter(())
-        if self._table is None:
-            return iter(self._columns[name].tolist())
         read: Callable[[Any], list[Any]] = operator.methodcaller("tolist")
-        if name not in self._columns:
+        if isinstance(self._columns[name], MappedTable):
             read = fields_of(self.example_type)[name].values
         return itertools.chain.from_iterable(map(read, self._chunks(name)))
 
     def _chunks(self, name: str) -> Iterator[Any]:
-        for start in range(0, len(self), CHUNK):
-            if self._table is None or name in self._columns:
-                yield self._columns[name][start : start + CHUNK]
+        column = self._columns[name]
+        for part in (slice(start, start + CHUNK) for start in range(0, len(self), CHUNK)):
+            if isinstance(column, MappedTable):
+                yield column.take(name, self._rows[part])
             else:
-                yield self._table.take(name, self._rows[start : start + CHUNK])
+                yield column[part]
 
     def codes(self, name: str) -> tuple[list[Any], Numbers]:
         """The different values of a field, in the order of their first examples, and the
         number of the value of each example [N]. 1, 1.0 and "1" differ."""
-        if self._table is None:
-            parts: Iterable[Any] = [(list(self.column(name)), np.arange(len(self)))]
-        else:
-            chunks = (getattr(chunk, "chunks", [chunk]) for chunk in self._chunks(name))
-            field = fields_of(self.example_type)[name]
-            parts = map(field.distinct, itertools.chain.from_iterable(chunks))
+        field = fields_of(self.example_type)[name]
+        chunks = (getattr(chunk, "chunks", [chunk]) for chunk in self._chunks(name))
         values, numbers, codes = list[Any](), dict[Any, int](), [np.array([], int)]
-        for distinct, indices in parts:
+        for distinct, indices in map(field.distinct, itertools.chain.from_iterable(chunks)):
             used, firsts = np.unique(indices, return_index=True)
             renumbered = np.empty(len(distinct), int)
             for index in used[np.argsort(firsts)].tolist():
@@ -205,7 +196,7 @@ class Examples(Sequence[Any]):
     def stats(self, name: str) -> Numbers:
         """A statistic of each example [N], by its name in ``COLUMN_STATS``."""
         key = _STATS_PREFIX + name
-        if self._table is None and key not in self._columns:
+        if key not in self._columns:
             stats = compute_column_stats(list(self))
             self._columns |= {_STATS_PREFIX + name: stats[name] for name in stats}
         empty = np.array([], COLUMN_STATS[name])
@@ -214,7 +205,10 @@ class Examples(Sequence[Any]):
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
         """Select the examples at some indices, with the ids that they have: a few in memory."""
         indices = np.asarray(indices, np.int64)
-        columns = {name: column[indices] for name, column in self._columns.items()}
+        columns = {
+            name: column if isinstance(column, MappedTable) else column[indices]
+            for name, column in self._columns.items()
+        }
         taken = self._with(columns, self._rows[indices])
         return Examples(taken) if self.is_large and len(taken) <= MOST_IN_MEMORY else taken
 
@@ -245,11 +239,17 @@ class Examples(Sequence[Any]):
 
     def converted(self, example_type: Any, values: Mapping[str, Iterable[Any]]) -> Examples:
         """Convert to examples of another type, with these values of fields; others stay."""
-        changed = self._with({**self._columns}, self._rows)
+        fields = fields_of(example_type)
+        kept = {
+            n: c for n, c in self._columns.items() if n in fields or n.startswith(_STATS_PREFIX)
+        }
+        changed = self._with(kept, self._rows)
         changed.example_type = example_type
-        if self._table is not None:
-            return Examples._mapped(example_type, stored(changed._packed(values)))
-        changed._columns |= {name: np.fromiter(value, object) for name, value in values.items()}
+        if self.is_large:
+            table = stored(_packed(fields, {name: _batches(values[name]) for name in values}))
+            changed._columns |= dict.fromkeys(values, table)
+        else:
+            changed._columns |= {name: np.fromiter(value, object) for name, value in values.items()}
         return changed
 
     def map(self, change: Callable[[int, Any], Any]) -> Examples:
@@ -268,16 +268,18 @@ class Examples(Sequence[Any]):
     def digest(self) -> str:
         """Hash the content, ids and order of the examples; ``where`` is no part."""
         digest = xxhash.xxh3_128(self.example_type.__name__.encode())
-        if self._table is None:
+        if not self.is_large:
             digest.update(_encode(list(self.column("id"))).encode())
             for lines in self.content("reading"):
                 digest.update(lines)
             return digest.hexdigest()
-        digest.update(self._table.digest)
         digest.update(self._rows.data)
-        for name in self._columns:
-            for values in _batches(self.column(name)):
-                digest.update(_encode([name, values]).encode())
+        for name, column in sorted(self._columns.items()):
+            if not isinstance(column, MappedTable):
+                for values in _batches(self.column(name)):
+                    digest.update(_encode([name, values]).encode())
+            elif name != "where":
+                digest.update(column.digest(name))
         return digest.hexdigest()
 
     def save(self, folder: Path, name: str) -> dict[str, Any]:
@@ -288,29 +290,15 @@ class Examples(Sequence[Any]):
         """
         if self:
             with (folder / f"{name}.arrow").open("wb") as file:
-                write_batches(file, self._packed())
+                write_batches(file, self._batches())
         cls = self.example_type.__name__ if self else None
         return {"kind": cls, "is_large": self.is_large}
 
-    def _packed(
-        self, values: Mapping[str, Iterable[Any]] = MappingProxyType({})
-    ) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        self.stats("text")  # computes all
         fields = fields_of(self.example_type)
-        if self._table is None:
-            self.stats("text")  # computes all
         names = [*fields, *(_STATS_PREFIX + name for name in COLUMN_STATS)]
-        chunks = [_batches(values[n]) if n in values else self._chunks(n) for n in names]
-        for of_rows in zip(*chunks, strict=True):
-            arrays = dict[str, pa.Array]()
-            for name, chunk in zip(names, of_rows, strict=True):
-                if isinstance(chunk, pa.ChunkedArray):
-                    arrays[name] = chunk.combine_chunks()
-                else:
-                    rows = chunk if isinstance(chunk, list) else chunk.tolist()
-                    arrays[name] = fields[name].array(rows) if name in fields else pa.array(chunk)
-            yield pa.RecordBatch.from_pydict(arrays)
+        return _packed(fields, {name: self._chunks(name) for name in names})
 
     @staticmethod
     def load(folder: Path, name: str, saved: Mapping[str, Any]) -> Examples:
@@ -334,9 +322,25 @@ def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
         first.append(batch)
         if sum(map(len, first)) > MOST_IN_MEMORY:
             kept = (first.pop(0) for _ in range(len(first)))  # a batch is free once it is packed
-            parts = (Examples(part)._packed() for part in itertools.chain(kept, remaining))
+            parts = (Examples(part)._batches() for part in itertools.chain(kept, remaining))
             return Examples._mapped(type(batch[0]), stored(itertools.chain.from_iterable(parts)))
     return Examples(itertools.chain.from_iterable(first))
+
+
+def _packed(
+    fields: Mapping[str, Field], chunks: Mapping[str, Iterable[Any]]
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for of_rows in zip(*chunks.values(), strict=True):
+        arrays = dict[str, pa.Array]()
+        for name, chunk in zip(chunks, of_rows, strict=True):
+            if isinstance(chunk, pa.ChunkedArray):
+                arrays[name] = chunk.combine_chunks()
+            else:
+                values = chunk.tolist() if isinstance(chunk, np.ndarray) else chunk
+                arrays[name] = fields[name].array(values) if name in fields else pa.array(chunk)
+        yield pa.RecordBatch.from_pydict(arrays)
 
 
 def _batches(values: Iterable[T], title: str = "", number: int | None = None) -> Iterator[list[T]]:

@@ -53,7 +53,7 @@ CACHE_NAME = "examples"
 """The folder of the cache."""
 MIN_BYTES = 10 * 2**20
 """Least size of the input files; smaller ones are read in a few seconds."""
-VERSION = 8
+VERSION = 9
 """A number to raise with each change of what is read, converted, checked, divided or written."""
 DESCRIPTION = "description.json"
 """The file of an entry with all but columns of examples."""

@@ -18,7 +18,7 @@ def on_disk(values: Iterable[Any], title: str = "") -> examples.Examples:
     held = examples.Examples(values)
     if not held:
         return held
-    return examples.Examples._mapped(held.example_type, stored(held._packed()))
+    return examples.Examples._mapped(held.example_type, stored(held._batches()))
 
 
 def rows_of(data: Dataset) -> Any:
