@@ -220,7 +220,7 @@ def _with_text(sentence: TokenRow, row: Row, column: str) -> TokenRow:
 
 
 def _examples(sentences: list[TokenRow]) -> tuple[list[TokenExample], list[str]]:
-    names = [_name(sentence) for sentence in sentences if sentence.discontinuous]
+    names = [_name(sentence) for sentence in sentences if sentence.num_discontinuous]
     what = "read from the first start to the last end"
     examples, notes = to_bio({"": sentences})
     notes = [note for note in notes if not note.startswith("nested")]

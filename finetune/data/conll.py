@@ -77,9 +77,10 @@ def read_conll(file: DataFile, options: ReadOptions, table: Table) -> Iterator[T
             new = ""
         if rows and (blank or (new is not None and not comment)):
             columns = list(zip(*rows, strict=False))  # as many as the shortest row has
-            tag_columns = tuple(columns[i] for i in layout.tags if i < len(columns))
-            words = columns[layout.word]
-            yield TokenRow(words, file.where(begin), tag_columns, document=document, key=key)
+            levels = tuple(columns[i] for i in layout.tags if i < len(columns))
+            tags, levels = (levels[0], ()) if len(levels) == 1 else (None, levels)
+            where, words = file.where(begin), columns[layout.word]
+            yield TokenRow(words, where, tags, levels, document=document, key=key)
             rows, key = [], None
         if new is not None:
             num_unnamed += not new

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
-from itertools import chain, repeat, tee
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain, repeat, starmap
+from typing import Any
 
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
@@ -15,7 +15,6 @@ from finetune.data.tag_schemes import (
     DISTINCT_SCHEMES,
     SCHEMES,
     SPAN_TAG,
-    Transitions,
     convert_tags,
     count_transitions,
     illegal_transitions,
@@ -27,7 +26,8 @@ from finetune.data.tag_schemes import (
 from finetune.data.token_rows import Offsets, TokenRow
 from finetune.types import Span, TokenExample, abbreviated, quantity
 
-_TagColumns = tuple[tuple[str, ...], ...]
+_Tags = tuple[str, ...] | None
+_Levels = tuple[tuple[str, ...], ...]
 _Spans = tuple[Span, ...] | None
 
 _SPELLINGS = [
@@ -49,30 +49,33 @@ def to_bio(splits: Mapping[str, Sequence[TokenRow]]) -> tuple[dict[str, Examples
     counts = sum((split.counts for split in every), Counter[str]())
     if counts and all(tag.isdecimal() for tag in counts):
         notes.append("tags are numbers without names: replace them by names")
-    odd = next((split.names for split in every if split.names), None)
+    spelled = [_spelled({*split.counts}) for split in every]
+    odd = next(filter(None, spelled), None)
     # O on half of the words: some part-of-speech sets have a tag O too
     is_bare = all("-" not in tag[:2] for tag in counts) and not odd
     is_bare = is_bare and len(counts) > 1 and counts["O"] * 2 >= counts.total()
     if is_bare:  # as Few-NERD
         notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
-        for split in every:
-            split.names = {tag: f"I-{tag}" for tag in counts if tag != "O"}
+        spelled = [{tag: f"I-{tag}" for tag in counts if tag != "O"}] * len(every)
     elif odd:
         changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
         changes = [f"{tag} as {odd[tag]}" for tag in changed]
         notes.append(f"tags are read in their usual spelling: {abbreviated(changes, 3)}")
+    by_name = {
+        name: split.renamed(names) if names else split
+        for (name, split), names in zip(by_name.items(), spelled, strict=True)
+    }
+    every = list(by_name.values())
     notes += _find_schemes(every, named=not is_bare)
     if nested := any(split.nests() for split in every):
         notes.append("nested spans: examples have spans, no tags")
-    for split in every:
-        split.nested = nested
-    return {name: split.examples() for name, split in by_name.items()}, notes
+    return {name: split.examples(nested) for name, split in by_name.items()}, notes
 
 
 def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
-    tagged = [split for split in splits if split.is_tagged]
+    tagged = [split for split in splits if split.transitions]
     for split in tagged:
-        split.scheme = scheme_of(split.transitions())
+        split.scheme = scheme_of(split.transitions)
     if any(split.scheme is None for split in tagged):
         _check_plain_tags(splits)
         for split in splits:
@@ -85,17 +88,23 @@ def _find_schemes(splits: Sequence[_Split], named: bool) -> list[str]:
         notes.append(f"tag scheme {' and '.join(schemes)} found, converted to BIO")
     for split in converted:
         scheme = str(split.scheme)
-        if number := num_illegal(split.transitions(), scheme):
+        if number := num_illegal(split.transitions, scheme):
             num_illegal_tags += number
-            columns = ((where, tags) for where, _, tags in split.sequences())
-            illegal = (where for where, tags in columns if illegal_transitions(tags, scheme))
-            first_illegal = first_illegal or next(illegal)
+            tagged_rows = _tagged_rows([split])
+            illegal = (row for row, tags in tagged_rows if illegal_transitions(tags, scheme))
+            first_illegal = first_illegal or next(illegal).where
     if num_illegal_tags:
         counted = quantity(num_illegal_tags, "illegal tag")
         notes.append(f"{counted} read as the start of a span, first in {first_illegal}")
     for split in splits:
         split.scheme = split.scheme or "BIO"
     return notes
+
+
+def _tagged_rows(splits: Iterable[_Split]) -> Iterator[tuple[TokenRow, Sequence[str]]]:
+    for split in splits:
+        for row in split.rows:
+            yield from ((row, tags) for tags in row.levels or (row.tags or (),))
 
 
 def respelled(columns: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -109,87 +118,72 @@ class _Split:
 
     scheme: str | None = None
     """The scheme of the tags; None if they are not spans."""
-    nested = False
-    """Whether spans may overlap, so that there are no tags for them."""
 
     def __init__(self, rows: Examples) -> None:
-        self.rows, self.is_tagged, self.has_several, edges = rows, False, False, 0
+        self.rows, num_sequences = rows, 0
 
         def sequences() -> Iterator[Sequence[str]]:
-            nonlocal edges
-            for columns in rows.column("tag_columns"):
-                self.is_tagged |= bool(columns)
-                self.has_several |= len(columns) > 1
-                edges += sum(map(bool, columns))
-                yield from columns
+            nonlocal num_sequences
+            for tags in filter(None, self.tags()):
+                num_sequences += 1
+                yield tags
 
-        self._transitions = count_transitions(sequences())
-        counts = Counter({"O": -edges})
-        for (_, tag), number in self._transitions.items():
-            counts[tag] += number
-        self.counts = +counts
-        """The numbers of the tags, before they are renamed."""
-        self.names = _spelled({*self.counts})
-        """New names of tags."""
-        without_spans = all(spans is None for spans in rows.column("spans"))
-        self.has_plain_tags = without_spans and not self.has_several
+        self.transitions = count_transitions(sequences())
+        self.counts = Counter({"O": -num_sequences})  # without the O at their ends
+        for (_, tag), number in self.transitions.items():
+            self.counts[tag] += number
+        self.counts = +self.counts
+        self.has_levels = any(rows.column("levels"))
+        self.has_spans = any(spans is not None for spans in rows.column("spans"))
 
-    def transitions(self) -> Transitions:
-        renamed = Transitions()
-        for pair, number in self._transitions.items():
-            before, tag = (self.names.get(tag, tag) for tag in pair)
-            renamed[before, tag] += number
-        return renamed
+    def tags(self) -> Iterator[Sequence[str] | None]:
+        """The tags of each sentence, or of each of its levels."""
+        for tags, levels in self.rows.columns("tags", "levels"):
+            yield from levels or (tags,)
 
-    def sequences(self) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-        """The location, the words and the tags of each column of tags."""
-        for where, words, columns in self.rows.columns("where", "words", "tag_columns"):
-            for tags in self._renamed(columns):
-                yield where, words, tags
+    def renamed(self, names: Mapping[str, str]) -> _Split:
+        def rename(tags: Sequence[str]) -> tuple[str, ...]:
+            return tuple(names.get(tag, tag) for tag in tags)
+
+        rows = self.rows
+        tags = (None if tags is None else rename(tags) for tags in rows.column("tags"))
+        levels = (tuple(map(rename, levels)) for levels in rows.column("levels"))
+        return _Split(rows.converted(TokenRow, {"tags": tags, "levels": levels}))
 
     def nests(self) -> bool:
-        if self.has_plain_tags:
-            return False
-        names = ("tag_columns", "spans", "misaligned", "offsets")
-        return any(
-            are_nested(self._spans(self._renamed(columns), spans), *characters)
-            for columns, spans, *characters in self.rows.columns(*names)
+        columns = self.rows.columns("tags", "levels", "spans", "misaligned", "offsets")
+        return (self.has_levels or self.has_spans) and any(
+            are_nested(self._spans(tags, levels, spans), misaligned, offsets)
+            for tags, levels, spans, misaligned, offsets in columns
         )
 
-    def examples(self) -> Examples:
-        """The sentences as examples, with their spans and one column of tags in BIO."""
-        rows = self.rows
-        numbers = repeat(0) if self.has_plain_tags else map(len, rows.column("words"))
-        golds = map(self._gold, numbers, rows.column("tag_columns"), rows.column("spans"))
-        spans, tags = (map(itemgetter(i), same) for i, same in enumerate(tee(golds)))
-        unset = {name: repeat((), len(rows)) for name in ("before", "after", "targets")}
-        values = {"id": range(len(rows)), "spans": spans, "tags": tags} | unset
+    def examples(self, nested: bool) -> Examples:
+        """The sentences as examples, with their spans and, unless they nest, tags in BIO."""
+        rows, golds = self.rows, self.rows.columns("tags", "levels", "spans")
+        values: dict[str, Iterable[Any]] = {"id": range(len(rows))}
+        values |= {name: repeat((), len(rows)) for name in ("before", "after", "targets")}
+        values["spans"] = starmap(self._spans, golds)
+        if self.has_levels or self.has_spans or self.scheme not in (None, "BIO"):
+            columns = rows.columns("words", "tags", "levels", "spans")
+            values["tags"] = (self._bio(nested, *gold) for gold in columns)
         return rows.converted(TokenExample, values)
 
-    def _gold(
-        self, num_words: int, columns: _TagColumns, spans: _Spans
-    ) -> tuple[_Spans, tuple[str, ...] | None]:
-        columns = self._renamed(columns)
-        spans = self._spans(columns, spans)
-        tags = columns[0] if columns else None
-        if self.scheme is not None and len(columns) > 1:
-            tags = None
-        elif tags is not None and self.scheme not in (None, "BIO"):
-            tags = tuple(convert_tags(tags, str(self.scheme), "BIO"))
-        if tags is None and spans is not None and not self.nested:
-            tags = tuple(spans_to_tags(spans, num_words, "BIO"))
-        return spans, tags
+    def _bio(
+        self, nested: bool, words: Sequence[str], tags: _Tags, levels: _Levels, spans: _Spans
+    ) -> _Tags:
+        if tags is not None:
+            scheme = self.scheme or "BIO"
+            return tags if scheme == "BIO" else tuple(convert_tags(tags, scheme, "BIO"))
+        spans = self._spans(tags, levels, spans)
+        return None if spans is None or nested else tuple(spans_to_tags(spans, len(words), "BIO"))
 
-    def _renamed(self, columns: _TagColumns) -> _TagColumns:
-        if not self.names:
-            return columns
-        return tuple(tuple(self.names.get(tag, tag) for tag in column) for column in columns)
-
-    def _spans(self, columns: _TagColumns, spans: _Spans) -> _Spans:
-        if spans is not None or self.scheme is None or not columns:
+    def _spans(self, tags: _Tags, levels: _Levels, spans: _Spans) -> _Spans:
+        if spans is not None or self.scheme is None:
             return spans
-        by_column = [tags_to_spans(column, self.scheme) for column in columns]
-        return tuple(by_column[0] if len(by_column) == 1 else sorted({*chain(*by_column)}))
+        if levels:
+            by_level = (tags_to_spans(level, self.scheme) for level in levels)
+            return tuple(sorted({*chain.from_iterable(by_level)}))
+        return None if tags is None else tuple(tags_to_spans(tags, self.scheme))
 
 
 def _spelled(all_tags: Set[str]) -> dict[str, str]:
@@ -222,10 +216,7 @@ def are_nested(
 
 def _check_plain_tags(splits: Sequence[_Split]) -> None:
     # one header or misprint among span tags would turn all tags into plain tags
-    counts = Counter[str]()
-    for split in splits:
-        for tag, number in split.counts.items():
-            counts[split.names.get(tag, tag)] += number
+    counts = sum((split.counts for split in splits), Counter[str]())
     plain = Counter({tag: n for tag, n in counts.items() if not SPAN_TAG.fullmatch(tag)})
     if counts and not plain:
         prefixes = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
@@ -237,23 +228,19 @@ def _check_plain_tags(splits: Sequence[_Split]) -> None:
         )
     num_inside = counts.total() - plain.total() - counts["O"]
     spelled_alike = all(any(p.fullmatch(tag) for p in _SPELLINGS) for tag in plain)
-    schemes = {split.scheme for split in splits if split.is_tagged}
+    schemes = {split.scheme for split in splits if split.transitions}
     if num_inside and (plain.total() * 2 <= num_inside or spelled_alike or len(schemes) > 1):
-        sentences = chain.from_iterable(split.sequences() for split in splits)
-        where, words, tags = next(one for one in sentences if not plain.keys().isdisjoint(one[2]))
-        word, tag = next(pair for pair in zip(words, tags, strict=True) if pair[1] in plain)
+        row, tags = next(one for one in _tagged_rows(splits) if not plain.keys().isdisjoint(one[1]))
+        word, tag = next(pair for pair in zip(row.words, tags, strict=True) if pair[1] in plain)
         other_tags = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
         raise DataError(
-            f"{where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
+            f"{row.where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
             f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} (B-TYPE, I-TYPE, "
             "…) and the rest O: correct it, or remove a "
             f"header{f' (also: {other_tags})' if other_tags else ''}."
         )
-    for split in splits:
-        if split.has_several:
-            rows = split.rows.columns("where", "tag_columns")
-            where = next(where for where, columns in rows if len(columns) > 1)
-            raise DataError(
-                f"{where}: several columns of tags, but they are not span tags (B-TYPE, "
-                "I-TYPE, O): name the one column to read, for instance --columns tags=1."
-            )
+    if nested := next((row for row, _ in _tagged_rows(splits) if row.levels), None):
+        raise DataError(
+            f"{nested.where}: several columns of tags, but they are not span tags (B-TYPE, "
+            "I-TYPE, O): name the one column to read, for instance --columns tags=1."
+        )

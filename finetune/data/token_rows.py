@@ -35,13 +35,14 @@ class TokenRow(NamedTuple):
 
     words: tuple[str, ...]
     where: str
-    tag_columns: tuple[tuple[str, ...], ...] = ()  # several if spans are nested
+    tags: tuple[str, ...] | None = None
+    levels: tuple[tuple[str, ...], ...] = ()  # several columns of tags, if spans are nested
     spans: tuple[Span, ...] | None = None
     document: str | None = None
     text: str | None = None
     offsets: tuple[tuple[int, int], ...] | None = None
     misaligned: tuple[Span, ...] = ()  # as in ``TokenExample``
-    discontinuous: tuple[str, ...] = ()  # location of each discontinuous span
+    num_discontinuous: int = 0  # spans
     key: str | int | None = None  # the id of the row
     relations: tuple[Relation, ...] | None = None
 
@@ -96,25 +97,24 @@ def token_row(
 
     With ``given_spans``, also at the ends of its spans.
     """
-    words, text, tag_column = columns["words"], columns["text"] or "", columns["tags"]
-    cells = {role: row.values.get(name) for role, name in columns.items() if name is not None}
-    if words and row.values.get(words) is None and isinstance(row.values.get("text"), str):
-        words, text = None, "text"
-    sentence = _from_words(row, words) if words else _from_text(row, text)
-    changes: dict[str, Any] = {"key": row.key}
-    if cells.get("document") not in (None, ""):  # an empty cell
-        changes["document"] = str(cells["document"])
-    if tag_column and cells["tags"] is not None:
-        names_of_tags = names.get(tag_column)
-        changes["tag_columns"] = (_tags(row, tag_column, len(sentence.words), names_of_tags),)
-    sentence = sentence._replace(**changes)
-    if (value := cells.get("spans")) is None:
+    cell, words_column, tag_column = row.values.get, columns["words"], columns["tags"]
+    document, spans = (cell(columns[role] or "") for role in ("document", "spans"))
+    in_words = words_column is not None
+    if words_column and (cell(words_column) is not None or not isinstance(cell("text"), str)):
+        words, text, offsets = _given_words(row, words_column)
+    else:
+        words, text, offsets = _words_of_text(row, columns["text"] or "text")
+    tags = None
+    if tag_column and cell(tag_column) is not None:
+        tags = _tags(row, tag_column, len(words), names.get(tag_column))
+    document = None if document in (None, "") else str(document)  # an empty cell
+    sentence = TokenRow(words, row.where, tags, (), None, document, text, offsets, key=row.key)
+    if spans is None:
         return sentence
-    sentence = with_spans(sentence, value, split=given_spans and columns["words"] is None)
-    if cells.get("relations") is None:
+    sentence = with_spans(sentence, spans, split=given_spans and not in_words)
+    if (relations := cell(columns["relations"] or "")) is None:
         return sentence
-    related = read_relations(cells["relations"], row.where, value, sentence)
-    return sentence._replace(relations=related)
+    return sentence._replace(relations=read_relations(relations, row.where, spans, sentence))
 
 
 def with_spans(
@@ -132,18 +132,24 @@ def with_spans(
         pieces = split_offsets(offsets, ends)
         words = tuple(text[start:end] for start, end in pieces)
         return with_spans(sentence._replace(words=words, offsets=pieces), value, locations)
-    spans, misaligned, discontinuous = parsed
-    return sentence._replace(spans=spans, misaligned=misaligned, discontinuous=discontinuous)
+    spans, misaligned, num_discontinuous = parsed
+    return sentence._replace(
+        spans=spans, misaligned=misaligned, num_discontinuous=num_discontinuous
+    )
 
 
-def _from_words(row: Row, column: str) -> TokenRow:
+_Words = tuple[tuple[str, ...], str | None, tuple[tuple[int, int], ...] | None]
+"""The words of a row and, if they are of a text, this text and their characters."""
+
+
+def _given_words(row: Row, column: str) -> _Words:
     value = row.values.get(column)
     if not isinstance(value, list | tuple):
         raise DataError(
             f"{row.where}: column {column!r} must be a list of words, not {value!r:.60}."
         )
     if {*map(type, value)} == {str}:
-        return TokenRow(tuple(value), row.where)
+        return tuple(value), None, None
     if all(isinstance(item, dict) for item in value) and isinstance(row.values.get("text"), str):
         text, size = str(row.values["text"]), len(row.values["text"])
         words, offsets, end = list[str](), list[tuple[int, int]](), 0
@@ -158,21 +164,21 @@ def _from_words(row: Row, column: str) -> TokenRow:
                 raise DataError(f"{row.where}: {problem}: sort tokens by their characters.")
             words.append(str(token.get("text", text[start:end])))
             offsets.append((start, end))
-        return TokenRow(tuple(words), row.where, text=text, offsets=tuple(offsets))
+        return tuple(words), text, tuple(offsets)
     for item in value:
         if not isinstance(item, str | int | float):
             raise DataError(f"{row.where}: {item!r:.60} in {column!r} is not a word.")
-    return TokenRow(tuple(str(item) for item in value), row.where)
+    return tuple(map(str, value)), None, None
 
 
-def _from_text(row: Row, column: str) -> TokenRow:
+def _words_of_text(row: Row, column: str) -> _Words:
     text = row.values.get(column)
     if is_missing(text) and column in row.values:
         text = ""
     if not isinstance(text, str):
         raise DataError(f"{row.where}: column {column!r} must be a text, not {text!r:.60}.")
     words, offsets = split_words(text)
-    return TokenRow(tuple(words), row.where, text=text, offsets=tuple(offsets))
+    return tuple(words), text, tuple(offsets)
 
 
 def _tags(row: Row, column: str, num_words: int, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -201,11 +207,11 @@ def _tags(row: Row, column: str, num_words: int, names: Sequence[str] | None) ->
 
 class ParsedSpans(NamedTuple):
     """The spans of a row in words, the spans in characters that begin or end inside a word, and the
-    locations of discontinuous spans."""
+    number of discontinuous spans."""
 
     spans: tuple[Span, ...]
     misaligned: tuple[Span, ...]
-    discontinuous: tuple[str, ...]
+    num_discontinuous: int
 
 
 def read_spans(
@@ -231,7 +237,7 @@ def read_spans(
     spans: list[Span] = []
     span_locations: list[str] = []
     misaligned: list[Span] = []
-    discontinuous: list[str] = []
+    num_discontinuous = 0
     size, unit = (num_words, "word") if text is None else (len(text), "character")
     for item, location in zip(value, locations or repeat(where), strict=False):
         fragments, labels = _parse_span(item, location, in_words=text is None)
@@ -255,12 +261,12 @@ def read_spans(
             left[1] < right[0] and (text is None or text[left[1] : right[0]].strip())
             for left, right in pairwise(fragments)
         )
-        discontinuous += [location] * gaps
+        num_discontinuous += gaps
         spans += [Span(start, end, label) for label in labels]
         span_locations += [location] * len(labels)
     if text is not None:
         spans, misaligned = chars_to_words(offsets or (), spans, span_locations)
-    return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*misaligned})), tuple(discontinuous))
+    return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*misaligned})), num_discontinuous)
 
 
 def read_relations(value: Any, where: str, spans: Any, sentence: TokenRow) -> tuple[Relation, ...]:

@@ -29,6 +29,9 @@ from finetune.data.token_rows import (
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
 
+_WITHOUT_GOLD = ((None, None, ()), (None, (), ()))
+"""The spans, tags and levels of tags of a row without gold."""
+
 
 @dataclass(frozen=True)
 class TokenReader(RowReader):
@@ -96,8 +99,8 @@ class TokenReader(RowReader):
         """
         notes = []
         for split, rows in splits.items():
-            golds = rows.columns("tag_columns", "spans")
-            if split == "train" and all(not tags and spans is None for tags, spans in golds):
+            golds = rows.columns("spans", "tags", "levels")
+            if split == "train" and all(gold in _WITHOUT_GOLD for gold in golds):
                 raise DataError(
                     f"{tables[split].name}: there are words but no tags: write word<TAB>tag, or a "
                     "list of tags in JSON Lines."
@@ -110,8 +113,8 @@ class TokenReader(RowReader):
 
     def predicted(self, index: int, sentence: TokenRow) -> TokenExample:
         """Convert a sentence to an example, with tags in the scheme of the file."""
-        spans, misaligned, offsets = sentence.spans, sentence.misaligned, sentence.offsets
-        tags = sentence.tag_columns[0] if len(sentence.tag_columns) == 1 else None
+        tags, spans = sentence.tags, sentence.spans
+        misaligned, offsets = sentence.misaligned, sentence.offsets
         if tags is None and spans is not None and not are_nested(spans, misaligned, offsets):
             tags = tuple(spans_to_tags(spans, len(sentence.words), "BIO"))
         return TokenExample(
@@ -269,10 +272,11 @@ def _span_notes(splits: Sequence[Examples]) -> list[str]:
             "there, and in other splits no prediction reaches such a span (span_f1_characters "
             f"counts it as missed); first in {misaligned[0].locations([0])[0]}"
         )
-    every = chain.from_iterable(rows.column("discontinuous") for rows in splits)
-    if locations := list(chain.from_iterable(every)):
+    kept = (rows.keep(map(bool, rows.column("num_discontinuous"))) for rows in splits)
+    if discontinuous := [rows for rows in kept if rows]:
+        number = sum(sum(rows.column("num_discontinuous")) for rows in discontinuous)
         notes.append(
-            f"{quantity(len(locations), 'discontinuous span')}: read from the first start to the "
-            f"last end, with the words between; first in {locations[0]}"
+            f"{quantity(number, 'discontinuous span')}: read from the first start to the last end, "
+            f"with the words between; first in {discontinuous[0].locations([0])[0]}"
         )
     return notes

@@ -107,7 +107,7 @@ def test_memory_and_disk_hold_the_same(name: str, view: str) -> None:
         TokenExample(0, ("a",), targets=(SenseTarget(0, 1, "a", "NOUN", ("s1", "s2"), "k"),)),
         TokenExample(0, ("a\x1fb", "", "\x1f"), tags=("",)),
         TokenExample(0, ("",), tags=()),
-        TokenRow(("a",), "f:1", (("B-X",), ("O",)), discontinuous=("f:1",), key=1),
+        TokenRow(("a",), "f:1", None, (("B-X",), ("O",)), num_discontinuous=1, key=1),
     ],
     ids=str,
 )
@@ -135,7 +135,7 @@ def test_what_no_example_has() -> None:
         for number in (22, 24):
             with pytest.raises(ValueError):
                 rows.take(range(23)).replace("label", "x" * number)
-    assert [*Examples().columns("words", "tag_columns")] == [], "of no examples, any field"
+    assert [*Examples().columns("words", "levels")] == [], "of no examples, any field"
 
 
 def test_content_is_a_line_for_each_example() -> None:
