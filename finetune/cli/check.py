@@ -128,7 +128,7 @@ class Check(OutOption, DataOptions, Command):
         from finetune.data import check_data, input_type_of, read_text, read_tokens
         from finetune.data.checks import Finding
         from finetune.data.labels import with_standard_names
-        from finetune.data.preparation import read_examples
+        from finetune.preprocessing.preparation import read_examples
 
         skipped: Collection[str] = ()
         data: Any = None

@@ -142,7 +142,7 @@ class MultitaskOptions(Command):
 
     def run(self) -> None:
         """Train the tasks, and print the scores of each."""
-        from finetune.data.preparation import look_at_data
+        from finetune.preprocessing.preparation import look_at_data
 
         overrides = {n: v for n, v in vars(self).items() if n not in ("recipe", "out")}
         recipe = load_multitask(self.recipe, **overrides)

@@ -47,7 +47,7 @@ class SearchCommand(FormatOption, Command):
         if len(space := dict(items)) < len(items):
             raise UserError("--space names a setting twice: write each one once.")
         quiet_libraries()
-        from finetune.data.preparation import look_at_data
+        from finetune.preprocessing.preparation import look_at_data
 
         look_at_data(self.config, without_test=True)
         from finetune import api

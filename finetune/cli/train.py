@@ -84,7 +84,7 @@ class TaskCommand(RunOptions, TrainingCommand):
         quiet_libraries()
         with _trial_without_hub(self.task):
             if num_processes() == 1 and not self.config.resume:
-                from finetune.data.preparation import look_at_data
+                from finetune.preprocessing.preparation import look_at_data
 
                 look_at_data(self.config)
             if self.dry_run:

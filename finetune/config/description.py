@@ -41,7 +41,7 @@ class TaskDescription:
     title: str
     """What models are trained for, in a model card."""
     examples: type[TextExample] | type[TokenExample] = TextExample
-    """The class of its examples, which ``finetune.data.preparation`` reads."""
+    """The class of its examples, which ``finetune.preprocessing.preparation`` reads."""
     own_reader: bool = False
     """Whether only the task can read its data."""
     pairs: bool | None = None

@@ -1,1 +1,1 @@
-"""From words to subwords, windows, flat encodings and batches."""
+"""From rows to batches: data prepared for a task, subwords, windows, flat encodings."""

@@ -18,11 +18,11 @@ import torch
 
 from finetune.config.description import ECE_METRICS, TaskDescription
 from finetune.data import Dataset
-from finetune.data.preparation import read_examples
 from finetune.evaluation.metrics import ECE, score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.models.warm_start import ReusableHead, WarmStart
 from finetune.preprocessing.encodings import Array, EncodedExamples, FlatSequences
+from finetune.preprocessing.preparation import read_examples
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
 from finetune.tasks.state import TaskState

@@ -21,11 +21,11 @@ from torch.nn import functional
 from finetune.config.tasks import ChoiceConfig
 from finetune.data import Dataset
 from finetune.data.choices import CHOICES
-from finetune.data.text_labels import labeled
 from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.temperature import log_softmax, scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import FlatSequences
+from finetune.preprocessing.text_labels import labeled
 from finetune.preprocessing.texts import check_prepared_characters
 from finetune.tasks.base import Fitted, SequencesOfExamples, Task, Windows, WindowTargets
 from finetune.tasks.state import TaskState

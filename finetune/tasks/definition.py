@@ -12,11 +12,11 @@ from finetune.config.tasks import IN_MEMORY, TrainConfig
 from finetune.data import Dataset, unmeasured_labels
 from finetune.data.dataset import DataError
 from finetune.data.json_files import read_object
-from finetune.data.preparation import Prepared, limited, prepared_data, read_data
 from finetune.evaluation.runs import RunFolder
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config, new_config
 from finetune.models.warm_start import WarmStart, find_warm_start
+from finetune.preprocessing.preparation import Prepared, limited, prepared_data, read_data
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE, saved_task, task_class, task_of
 from finetune.tasks.base import Task

@@ -17,9 +17,9 @@ import torch
 from torch.nn import functional
 
 from finetune.data import Dataset
-from finetune.data.text_labels import names_of
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, FlatSequences
+from finetune.preprocessing.text_labels import names_of
 from finetune.runtime.device import to_device
 from finetune.tasks.base import starting_model
 from finetune.tasks.text_classification import TextClassificationTask

@@ -19,11 +19,11 @@ import torch
 from finetune.config.tasks import QAConfig
 from finetune.data import Dataset
 from finetune.data.dataset import WARNING
-from finetune.data.preparation import with_gold
 from finetune.data.questions import misplaced, too_many_misplaced
 from finetune.evaluation.prediction_types.answers import best_no_answer_threshold, gold_answers
 from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
+from finetune.preprocessing.preparation import with_gold
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Fitted, SequencesOfExamples, Task

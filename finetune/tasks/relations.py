@@ -22,12 +22,12 @@ import torch
 from finetune.config.tasks import RelationsConfig
 from finetune.data import Dataset
 from finetune.data.examples import Examples
-from finetune.data.preparation import with_gold
 from finetune.evaluation.temperature import log_softmax
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
 from finetune.preprocessing.marked_spans import Markers, mark_pair
+from finetune.preprocessing.preparation import with_gold
 from finetune.tasks.base import SequencesOfExamples, Windows, WindowTargets
 from finetune.tasks.class_losses import class_losses, class_weights, loss_targets
 from finetune.tasks.word_task import WordState, WordTask

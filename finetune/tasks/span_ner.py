@@ -20,12 +20,12 @@ import torch
 
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset, split_at_gold
-from finetune.data.preparation import with_gold
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.prediction_types import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
+from finetune.preprocessing.preparation import with_gold
 from finetune.preprocessing.span_candidates import (
     candidate_index,
     num_candidates,

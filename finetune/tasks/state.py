@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from finetune.config.tasks import TrainConfig, column_map
-from finetune.data.preparation import stream_examples
 from finetune.data.tables import Table
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
+from finetune.preprocessing.preparation import stream_examples
 from finetune.preprocessing.texts import Input, as_example, check_pair
 from finetune.preprocessing.windows import WINDOW_OVERLAP
 from finetune.tasks.decoding import Decoder

@@ -21,14 +21,6 @@ import torch
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import DataError, Dataset
 from finetune.data.labels import voted_names, with_standard_names
-from finetune.data.text_labels import (
-    check_text_settings,
-    label_order,
-    names_of,
-    nli_label_order,
-    prepare_texts,
-    problem_of,
-)
 from finetune.evaluation.calibration import fit_on_probabilities
 from finetune.evaluation.prediction_types.labels import (
     blank_without_number,
@@ -40,6 +32,14 @@ from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
 from finetune.preprocessing.encodings import FlatSequences
+from finetune.preprocessing.text_labels import (
+    check_text_settings,
+    label_order,
+    names_of,
+    nli_label_order,
+    prepare_texts,
+    problem_of,
+)
 from finetune.preprocessing.texts import encode_apart, encode_texts
 from finetune.tasks.base import Fitted, Scores, SequencesOfExamples, Task, Windows, WindowTargets
 from finetune.tasks.calibration import read_thresholds

@@ -22,7 +22,6 @@ from torch.nn import functional
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset
 from finetune.data.dataset import numbered_order
-from finetune.data.preparation import with_gold
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words
@@ -30,6 +29,7 @@ from finetune.models.heads.crf import CrfScores, CrfTagger, chain_loss
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import FlatSequences
+from finetune.preprocessing.preparation import with_gold
 from finetune.tasks.base import Fitted, Scores, Windows, WindowTargets
 from finetune.tasks.class_losses import class_losses, class_shift, class_weights, loss_targets
 from finetune.tasks.tag_decoding import TagDecoder

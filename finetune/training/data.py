@@ -11,7 +11,6 @@ from torch import Tensor
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, split_at_gold
-from finetune.data.text_labels import names_of
 from finetune.models.shapes import RowShape
 from finetune.preprocessing.batching import (
     balanced_copies,
@@ -21,6 +20,7 @@ from finetune.preprocessing.batching import (
     process_shard,
 )
 from finetune.preprocessing.encodings import EncodedExamples, FlatSequences
+from finetune.preprocessing.text_labels import names_of
 from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
 from finetune.training import cache

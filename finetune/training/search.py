@@ -39,9 +39,9 @@ from finetune.config.tasks import (
 )
 from finetune.config.values import MOST_RUNS, conforms, require_count
 from finetune.data import Dataset
-from finetune.data.preparation import most_rows
 from finetune.data.sources import PartOf
 from finetune.evaluation.custom_metrics import custom_metrics
+from finetune.preprocessing.preparation import most_rows
 from finetune.runtime.files import SaveError, entries, is_free
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import memory_kept

@@ -24,12 +24,12 @@ from transformers import EvalPrediction
 
 from finetune.config.tasks import NliConfig
 from finetune.data.tag_schemes import tag_names
-from finetune.data.text_labels import label_order, nli_label_order
 from finetune.evaluation import metrics, prediction_types
 from finetune.evaluation.error_analysis import confusion_tables
 from finetune.evaluation.hf_trainer import compute_metrics
 from finetune.evaluation.prediction_types import scores_of
 from finetune.evaluation.prediction_types.labels import positive_label
+from finetune.preprocessing.text_labels import label_order, nli_label_order
 from finetune.tasks.text_classification import TextClassificationTask, TextState
 from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
 from tests.command import run

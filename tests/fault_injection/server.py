@@ -22,7 +22,7 @@ import transformers
 from finetune import fit, load_task  # noqa: F401
 from finetune.cli.main import main
 from finetune.data import examples as holder
-from finetune.data import preparation
+from finetune.preprocessing import preparation
 from finetune.training import (
     cache,
     repeated_runs,  # noqa: F401

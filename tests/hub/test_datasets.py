@@ -17,10 +17,11 @@ import yaml
 from huggingface_hub import constants
 
 from finetune.config.tasks import ClassifyConfig
-from finetune.data import DataError, preparation, read_text, read_tokens
+from finetune.data import DataError, read_text, read_tokens
 from finetune.data import examples as holder
 from finetune.data import hub as hub_data
 from finetune.data.running_text import text_sources
+from finetune.preprocessing import preparation
 from finetune.pretraining.documents import read_running_text
 from finetune.runtime import hub as hub_module
 from finetune.runtime.hub import HubError, forget_repositories

@@ -14,7 +14,7 @@ from finetune.tasks.state import TaskState
 from tests.tasks.test_tasks import kinds
 from tests.test_layers import MODULES, ROOT, tree
 
-OWNED = ("tasks.", "config.tasks", "data.text_labels", "registry")
+OWNED = ("tasks.", "config.tasks", "preprocessing.text_labels", "registry")
 """Modules that define tasks."""
 
 

@@ -17,9 +17,9 @@ import finetune
 from finetune.config.tasks import CONFIGS
 from finetune.data import check_data, read_text, read_tokens
 from finetune.data.examples import Examples
-from finetune.data.text_labels import with_problem
 from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
+from finetune.preprocessing.text_labels import with_problem
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import load_task
 from finetune.training.data import TrainingData

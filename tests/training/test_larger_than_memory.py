@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 
 import finetune
 from finetune.config.tasks import TrainConfig
-from finetune.data import columns, preparation
-from finetune.data.preparation import Inputs
+from finetune.data import columns
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE
+from finetune.preprocessing import preparation
+from finetune.preprocessing.preparation import Inputs
 from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_folder
 from finetune.training import cache as encoding_cache

@@ -16,8 +16,8 @@ from finetune.config.values import finite_number
 from finetune.data.dataset import Dataset, numbered_order
 from finetune.data.examples import Examples
 from finetune.data.labels import NLI_LABELS, SINGLE
-from finetune.data.preparation import with_gold
 from finetune.data.splitting import label_types, per_class
+from finetune.preprocessing.preparation import with_gold
 from finetune.types import TextExample, UserError, abbreviated, quantity
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from finetune.config.tasks import ClassifyConfig
 from finetune.data import examples as holder
-from finetune.data import preparation
+from finetune.preprocessing import preparation
 from finetune.runtime.cache import cache_folder
 from finetune.runtime.files import SaveError
 from finetune.tasks import load_task
@@ -188,7 +188,7 @@ def test_one_of_two_processes_reads(config: ClassifyConfig, tmp_path: Path) -> N
     program = f"""
 import os, sys
 from finetune.data import examples as holder
-from finetune.data import preparation
+from finetune.preprocessing import preparation
 from finetune.training import cache
 holder.MOST_IN_MEMORY, holder.CHUNK = 5, 4
 preparation.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
