@@ -18,7 +18,6 @@ from finetune.data.splitting import halves as halves
 from finetune.data.splitting import hold_out as hold_out
 from finetune.data.splitting import leaked as leaked
 from finetune.data.splitting import unmeasured_labels as unmeasured_labels
-from finetune.data.splitting import with_held_out_splits as with_held_out_splits
 from finetune.data.splitting import with_test_sets as with_test_sets
 from finetune.data.texts import read_text as read_text
 from finetune.data.texts import read_text_file as read_text_file

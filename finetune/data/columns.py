@@ -64,11 +64,12 @@ class Field(NamedTuple):
             ) from error
 
     @without_garbage_collection()
-    def values(self, array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    def values(self, array: Any) -> list[Any]:
         """The values of a column."""
-        chunks = getattr(array, "chunks", None)
-        if chunks is not None:
-            return list(itertools.chain.from_iterable(map(self.values, chunks)))
+        if isinstance(array, np.ndarray):
+            return list(array.tolist())
+        if hasattr(array, "chunks"):
+            return list(itertools.chain.from_iterable(map(self.values, array.chunks)))
         if not hasattr(array, "dictionary"):
             return _values(array)
         values, indices = self.distinct(array)
@@ -80,8 +81,7 @@ class Field(NamedTuple):
         Values that are written as JSON are listed once in each batch, all others once for each row.
         """
         if not hasattr(array, "dictionary"):
-            values = array.tolist() if isinstance(array, np.ndarray) else self.values(array)
-            return values, np.arange(len(values))
+            return self.values(array), np.arange(len(array))
         if len(array.dictionary) > len(array):  # of few rows of a batch
             array = array.dictionary_decode().dictionary_encode()
         of_json = _of_json(self.hint)

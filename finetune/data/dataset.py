@@ -57,7 +57,10 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Data sets with converted labels keep the fingerprint of the data as they were read."""
-        self.splits = {name: Examples.of(rows) for name, rows in self.splits.items()}
+        self.splits = {
+            name: rows if isinstance(rows, Examples) else Examples(rows)
+            for name, rows in self.splits.items()
+        }
         if self.fingerprint_of is None:
             self.fingerprint_of = functools.cache(functools.partial(fingerprint, self.splits))
 

@@ -146,9 +146,9 @@ class Examples(Sequence[Any]):
         """The values of one field in order; no examples have no values of any field."""
         if not len(self):
             return iter(())
-        read: Callable[[Any], list[Any]] = operator.methodcaller("tolist")
-        if isinstance(self._columns[name], MappedTable):
-            read = fields_of(self.example_type)[name].values
+        if not self.is_large:
+            return iter(self._columns[name].tolist())  # type: ignore[union-attr]
+        read = fields_of(self.example_type)[name].values
         return itertools.chain.from_iterable(map(read, self._chunks(name)))
 
     def _chunks(self, name: str) -> Iterator[Any]:
@@ -162,10 +162,13 @@ class Examples(Sequence[Any]):
     def codes(self, name: str) -> tuple[list[Any], Numbers]:
         """The different values of a field, in the order of their first examples, and the
         number of the value of each example [N]. 1, 1.0 and "1" differ."""
-        field = fields_of(self.example_type)[name]
-        chunks = (getattr(chunk, "chunks", [chunk]) for chunk in self._chunks(name))
+        parts: Iterable[Any] = [(list(self.column(name)), np.arange(len(self)))]
+        if self.is_large:
+            chunks = (getattr(chunk, "chunks", [chunk]) for chunk in self._chunks(name))
+            field = fields_of(self.example_type)[name]
+            parts = map(field.distinct, itertools.chain.from_iterable(chunks))
         values, numbers, codes = list[Any](), dict[Any, int](), [np.array([], int)]
-        for distinct, indices in map(field.distinct, itertools.chain.from_iterable(chunks)):
+        for distinct, indices in parts:
             used, firsts = np.unique(indices, return_index=True)
             renumbered = np.empty(len(distinct), int)
             for index in used[np.argsort(firsts)].tolist():
@@ -345,11 +348,14 @@ def _packed(
 
 def _batches(values: Iterable[T], title: str = "", number: int | None = None) -> Iterator[list[T]]:
     remaining, done = iter(values), 0
-    shown = progress_task(title, number) if title else nullcontext(lambda done: None)
+    batch = list(itertools.islice(remaining, CHUNK))
+    is_shown = title and len(batch) == CHUNK  # a batch takes no time to speak of
+    shown = progress_task(title, number) if is_shown else nullcontext(lambda done: None)
     with shown as show:
-        while batch := list(itertools.islice(remaining, CHUNK)):
+        while batch:
             yield batch
             show(done := done + len(batch))
+            batch = list(itertools.islice(remaining, CHUNK))
 
 
 def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:

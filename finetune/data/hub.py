@@ -133,12 +133,8 @@ class Download:
     """The data set with its commit."""
     size: int
     """Its bytes."""
-    read: Callable[[], dict[str, Table]]
-    """Returns its tables; pickled for other processes."""
-
-    def tables(self) -> dict[str, Table]:
-        """Open its tables, by the hub's split names."""
-        return self.read()
+    tables: Callable[[], dict[str, Table]]
+    """Opens its tables, by the hub's split names; pickled for other processes."""
 
 
 @remembered

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finetune.config.values import conforms, finite_number
+from finetune.config.values import finite_number
 from finetune.data.dataset import CONVERT_ADVICE, DataError, Dataset
 from finetune.data.examples import Examples
 from finetune.data.json_files import json_cell
@@ -55,7 +55,8 @@ def read_label(
     if isinstance(cell, Mapping):
         votes = read_votes(cell, where)
         return majority(votes), votes
-    if isinstance(value, str) and not conforms(cell, list[str]):
+    are_names = isinstance(cell, list) and all(isinstance(item, str) for item in cell)
+    if isinstance(value, str) and not are_names:
         name = value.strip()
         if re.match(r"\[['\"]", name):
             raise DataError(

@@ -96,7 +96,7 @@ class RowReader(ABC):
         Raises:
             DataError: If the data cannot be read; the message names file and line.
         """
-        columns = check_columns(columns, self.roles)
+        columns = check_columns(columns, self.roles) if columns else {}
         options = ReadOptions(columns, self.header_names, errors=errors)
         dataset, tables = open_splits(spec, splits, partial(self.open, options=options), encoding)
         notes, by_split, order = list(dataset.notes), dict[str, Examples](), tuple[str, ...]()

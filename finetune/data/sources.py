@@ -222,7 +222,8 @@ def open_splits(
         tables, formats = dict[str, Table](), set[str]()
         for split in chosen:
             paths = source.files[split]
-            tables[split] = joined(open_file(open_data(path, None, encoding)) for path in paths)
+            parts = (open_file(open_data(path, None, encoding)) for path in paths)
+            tables[split] = joined(parts) if len(paths) > 1 else next(parts)
             formats.add(format_of(paths[0]) or "plain")
         notes = [f"files not read: {abbreviated(source.unread)}"] if source.unread else []
         dataset = Dataset(source.name, {}, notes, format="+".join(sorted(formats)))

@@ -1,14 +1,10 @@
-"""Held-out validation data, folds, leaks and mixtures.
+"""Held-out validation data, folds and leaks.
 
 Examples of one document (questions about one context), and examples with equal texts
 (``normalized``; for pairs both texts), form a group, which is never divided. Groups are
 assigned label by label, the rarest label first, as in iterative stratification (Sechidis, Tsoumakas
 & Vlahavas, 2011, "On the Stratification of Multi-Label Data"), which serves one label, several
 labels, tags and spans alike.
-
-With old examples among new ones, a model that learns new labels keeps the old ones. Experience
-replay: Rolnick, Ahuja, Schwarz, Lillicrap & Wayne 2019, "Experience Replay for Continual Learning",
-where half of the examples are old ones.
 """
 
 from __future__ import annotations
@@ -23,10 +19,9 @@ from itertools import chain, compress, repeat
 
 import numpy as np
 
-from finetune.config.tasks import TrainConfig
 from finetune.data.columns import Numbers
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.examples import Examples, collected
+from finetune.data.examples import Examples
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import ChoiceQuestion, Example, UserError, abbreviated, quantity
 
@@ -45,20 +40,6 @@ _NO_LABEL = "-"
 """The stratum of examples without a label."""
 _NUM_BINS, MIN_BIN = 10, 20
 """Number of quantiles by which numbers are stratified, and least number of examples in each."""
-_REPLAY_SEED = 1
-"""Draws old examples: the same for all seeds of a run, whose scores are compared."""
-TEST_OLD = "test_old"
-"""The split with the old test examples."""
-
-
-def with_held_out_splits(
-    dataset: Dataset, config: TrainConfig, default: float = DEFAULT_SHARE
-) -> Dataset:
-    """Hold a validation split out of train, as the settings say."""
-    if config.validation == "none":
-        return dataset
-    share = None if config.validation == "auto" else float(config.validation)
-    return hold_out(dataset, share, default)
 
 
 @without_garbage_collection()
@@ -304,64 +285,10 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def with_replay(data: Dataset, old: Dataset, share: float) -> Dataset:
-    """Add old examples to train and validation of data, and the old test split.
-
-    Args:
-        data: The new data.
-        old: The data of an earlier run, as it was trained on them.
-        share: The number of old examples for each new one; of each label there is one at least.
-
-    Raises:
-        DataError: Labels are of different types, or a split has the name of the old test split.
-    """
-    splits, counts = dict(data.splits), []
-    if TEST_OLD in splits:
-        raise DataError(f"--replay: {data.name} has a split {TEST_OLD} already: name it otherwise.")
-    for name in ("train", "validation"):
-        new, before = _split(data, name), _split(old, name)
-        if new is None or before is None:
-            continue
-        rows, old_rows = splits[new], old.splits[before]
-        if label_types(rows) != label_types(old_rows):
-            raise DataError(
-                f"--replay: {old.name} has another type of labels than {data.name}: one label, "
-                "several labels or a number for each text."
-            )
-        order = np.random.default_rng(_REPLAY_SEED).permutation(len(old_rows)).tolist()
-        drawn = _drawn(old_rows, round(share * len(rows)), order)
-        counts.append(f"{len(drawn):,} of {quantity(len(old_rows), f'{name} example')}")
-        # in turn, so that --limit keeps the share; the ids of old and new data may be equal
-        ranks = np.concatenate([np.linspace(0, 1, len(part)) for part in (rows, drawn)])
-        mixed = collected(chain(rows, drawn)).take(ranks.argsort(kind="stable")).renumbered()
-        splits[new] = mixed.replace("key", repeat(None, len(mixed)))
-    test = _split(old, "test") or _split(old, "validation")
-    if test is not None:
-        splits[TEST_OLD] = old.splits[test]
-        counts.append(f"{TEST_OLD} is its {test} split")
-    note = f"--replay: of {old.name} {', '.join(counts)}"
-    return replace(data.with_splits(splits), notes=[*data.notes, note])
-
-
-def _split(data: Dataset, name: str) -> str | None:
-    return next((split for split in data.splits if split.split("_")[0] == name), None)
-
-
 def label_types(rows: Examples) -> set[type]:
     """The types of the labels of texts; none of words."""
     labels = () if rows.are_words else rows.column("label")
     return set(map(type, labels)) - {type(None)}
-
-
-def _drawn(rows: Examples, number: int, order: Sequence[int]) -> Examples:
-    golds = list(rows.golds())
-    first, seen = dict[int, None](), set[str]()
-    for index in order:
-        if not seen.issuperset(golds[index] or ()):
-            first[index] = None
-            seen.update(golds[index] or ())
-    chosen = [*(first | dict.fromkeys(order))][: max(number, len(first))]
-    return rows.take(sorted(chosen))
 
 
 class _Strata:

@@ -31,9 +31,10 @@ from finetune.data.examples import Examples
 from finetune.data.questions import QUESTIONS
 from finetune.data.rows import RowReader
 from finetune.data.sources import PartOf, SourceContent, content_of, is_test, resolve
-from finetune.data.splitting import with_held_out_splits, with_replay, with_test_sets
+from finetune.data.splitting import DEFAULT_SHARE, hold_out, with_test_sets
 from finetune.data.texts import TextReader
 from finetune.data.tokens import TokenReader
+from finetune.preprocessing.replay import with_replay
 from finetune.runtime.cache import (
     cache_folder,
     check_entry,
@@ -135,6 +136,16 @@ def read_and_divide(
     if config.replayed is None:
         data = with_held_out_splits(data, config)
     return Prepared(data, derived, data.is_large)
+
+
+def with_held_out_splits(
+    dataset: Dataset, config: TrainConfig, default: float = DEFAULT_SHARE
+) -> Dataset:
+    """Hold a validation split out of train, as the settings say."""
+    if config.validation == "none":
+        return dataset
+    share = None if config.validation == "auto" else float(config.validation)
+    return hold_out(dataset, share, default)
 
 
 def read_examples(config: TrainConfig, source: Any, errors: list[str] | None = None) -> Dataset:

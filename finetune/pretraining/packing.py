@@ -19,14 +19,20 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from finetune.data import Dataset, with_held_out_splits
+from finetune.data import Dataset
 from finetune.data.examples import Examples, collected
 from finetune.data.running_text import text_sources
 from finetune.data.sources import PartOf, content_of, resolve
 from finetune.data.splitting import sampling_probabilities
 from finetune.models.warm_start import LANGUAGE_MODELS
 from finetune.preprocessing.encodings import Array
-from finetune.preprocessing.preparation import Inputs, Prepared, inputs_of, limited
+from finetune.preprocessing.preparation import (
+    Inputs,
+    Prepared,
+    inputs_of,
+    limited,
+    with_held_out_splits,
+)
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.model import require_next_sentence
 from finetune.pretraining.sentence_pairs import pair_notes

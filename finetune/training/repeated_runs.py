@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
-from finetune.data import Dataset, assign_folds, with_held_out_splits
+from finetune.data import Dataset, assign_folds
 from finetune.data.dataset import fingerprint
 from finetune.data.examples import Examples
 from finetune.data.json_files import read_object
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.evaluation.runs import RunFolder
-from finetune.preprocessing.preparation import read_data
+from finetune.preprocessing.preparation import read_data, with_held_out_splits
 from finetune.runtime.files import entries, is_free, write_json
 from finetune.runtime.launch import make_accelerator, on_all_processes, on_main_process
 from finetune.runtime.progress import Reporter

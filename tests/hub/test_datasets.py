@@ -291,10 +291,13 @@ def test_large_data_are_read_once(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "kept"))
     read: list[str] = []
-    own = hub_data.Download.tables
-    monkeypatch.setattr(
-        hub_data.Download, "tables", lambda found: (read.append(found.used.id), own(found))[1]
-    )
+    for opens in (hub_data.dataset_tables, hub_data._copied_tables):
+
+        def opened(rows: Any, id: str, opens: Any = opens) -> Any:
+            read.append(id)
+            return opens(rows, id)
+
+        monkeypatch.setattr(hub_data, opens.__name__, opened)
 
     def publish_rows(name: str) -> None:
         rows = {"default": {"train": texts(name, 12), "test": texts("test")}}

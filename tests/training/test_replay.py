@@ -12,7 +12,7 @@ import pytest
 
 import finetune
 from finetune.data import Dataset, read_text
-from finetune.data.splitting import with_replay
+from finetune.preprocessing.replay import with_replay
 from finetune.types import TextExample
 from tests import fixtures as fx
 from tests.command import Outcome
