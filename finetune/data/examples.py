@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,16 @@ from unicodedata import normalize
 import numpy as np
 import xxhash
 
-from finetune.data.columns import Field, MappedTable, Numbers, fields_of, stored, write_batches
+from finetune.data.columns import (
+    Field,
+    MappedTable,
+    Numbers,
+    encode,
+    encode_each,
+    fields_of,
+    stored,
+    write_batches,
+)
 from finetune.runtime.progress import progress_task
 from finetune.types import EXAMPLES, ChoiceQuestion, Example, Question, TextExample, TokenExample
 
@@ -50,8 +58,6 @@ probability of about n^2 / 2^65: 1e-5 for 20 million examples."""
 _STATS_PREFIX = "fact "
 """The beginning of the name of a column of a statistic; fingerprints depend on it."""
 _EXAMPLE_TYPES: Mapping[str, type[Any]] = {cls.__name__: cls for cls in EXAMPLES}
-_END = "\x00end of row\x00"  # between rows that are encoded at once; no word equals it
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Examples(Sequence[Any]):
@@ -264,15 +270,13 @@ class Examples(Sequence[Any]):
         fields = self.columns(*self.example_type.CONTENT)
         contents = itertools.starmap(self.example_type.content_of, fields)
         for batch in _batches(contents, title, len(self)):
-            ended = itertools.chain.from_iterable(zip(batch, itertools.repeat(_END)))
-            lines = _encode(list(ended)).replace(f",{_encode(_END)},", "\n")  # faster than by row
-            yield lines[1:].replace(f",{_encode(_END)}]", "\n").encode()
+            yield ("\n".join(encode_each(batch)) + "\n").encode()
 
     def digest(self) -> str:
         """Hash the content, ids and order of the examples; ``where`` is no part."""
         digest = xxhash.xxh3_128(self.example_type.__name__.encode())
         if not self.is_large:
-            digest.update(_encode(list(self.column("id"))).encode())
+            digest.update(encode(list(self.column("id"))).encode())
             for lines in self.content("reading"):
                 digest.update(lines)
             return digest.hexdigest()
@@ -280,7 +284,7 @@ class Examples(Sequence[Any]):
         for name, column in sorted(self._columns.items()):
             if not isinstance(column, MappedTable):
                 for values in _batches(self.column(name)):
-                    digest.update(_encode([name, values]).encode())
+                    digest.update(encode([name, values]).encode())
             elif name != "where":
                 digest.update(column.digest(name))
         return digest.hexdigest()
@@ -372,7 +376,6 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
         return np.bincount(owner, np.fromiter(numbers, np.float64, len(flat)), len(texts))
 
     blank = sums(map(operator.not_, compared)) > 0
-    words = sums(map(_num_words, flat, compared))
     cls = type(examples[0]) if examples else TextExample
     documents: Iterable[str | None] = itertools.repeat(None, len(texts))
     if cls is ChoiceQuestion:  # which needs no context
@@ -382,8 +385,11 @@ def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     elif cls is Question:
         documents = map(attrgetter("pair"), examples)
     elif "words" in cls.__match_args__:  # also of rows whose tags are not yet converted
-        words = np.array(list(map(len, map(attrgetter("words"), examples))))
         documents = map(attrgetter("document"), examples)
+    if "words" in cls.__match_args__:
+        words = np.array(list(map(len, map(attrgetter("words"), examples))))
+    else:
+        words = sums(map(_num_words, flat, compared))
     damaged = sums("\ufffd" in text for text in flat) > 0
     stats = {
         "text": np.fromiter(map(_hash, joined), np.uint64, len(texts)),

@@ -54,7 +54,7 @@ def _letters(scheme: str) -> str:
 
 
 def _continues(before: tuple[str, str], tag: tuple[str, str]) -> bool:
-    return before[0] in "BI" and tag[0] in "IE" and before[1] == tag[1]
+    return before[1] == tag[1] and before[0] in "BI" and tag[0] in "IE"
 
 
 @lru_cache(maxsize=65536)
@@ -117,8 +117,10 @@ def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:
     _letters(scheme)
     spans, start, before = [], 0, _OUTSIDE
     for position, tag in enumerate((*tags, "O")):
+        if tag == "O" and before is _OUTSIDE:
+            continue
         current = _OUTSIDE if tag == "O" else _role(tag, scheme)
-        if current is before is _OUTSIDE or _continues(before, current):
+        if _continues(before, current):
             before = current
             continue
         if before is not _OUTSIDE:
