@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
-encode = json.JSONEncoder(separators=(",", ":"), default=astuple).encode
+json_text = json.JSONEncoder(separators=(",", ":"), default=astuple).encode
 _END = "\x00end of row\x00"  # between values that are written at once; no text equals it
-_ENCODED_END = encode(_END)
+_ENCODED_END = json_text(_END)
 MOST_MAPPED = 2**26
 """Number of bytes after which mapped pages are taken out of the memory of the process."""
 
 
-def encode_each(values: Iterable[Any]) -> list[str]:
+def json_texts(values: Iterable[Any]) -> list[str]:
     """Write each value as JSON, all at once, which is faster."""
     ended = [item for value in values for item in (value, _END)]
-    return encode(ended)[1 : -len(_ENCODED_END) - 2].split(f",{_ENCODED_END},") if ended else []
+    return json_text(ended)[1 : -len(_ENCODED_END) - 2].split(f",{_ENCODED_END},") if ended else []
 
 
 class Field(NamedTuple):
@@ -60,7 +60,7 @@ class Field(NamedTuple):
         type = arrow_type(self.hint)
         if type is None:
             by_id = dict(zip(map(id, values), values, strict=True))  # few: () or None in most rows
-            texts = dict(zip(by_id, encode_each(by_id.values()), strict=True))
+            texts = dict(zip(by_id, json_texts(by_id.values()), strict=True))
             column = [None if value is None else texts[id(value)] for value in values]
             return pa.array(column, pa.large_string()).dictionary_encode()
         try:

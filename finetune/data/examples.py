@@ -24,9 +24,9 @@ from finetune.data.columns import (
     Field,
     MappedTable,
     Numbers,
-    encode,
-    encode_each,
     fields_of,
+    json_text,
+    json_texts,
     stored,
     write_batches,
 )
@@ -270,13 +270,13 @@ class Examples(Sequence[Any]):
         fields = self.columns(*self.example_type.CONTENT)
         contents = itertools.starmap(self.example_type.content_of, fields)
         for batch in _batches(contents, title, len(self)):
-            yield ("\n".join(encode_each(batch)) + "\n").encode()
+            yield ("\n".join(json_texts(batch)) + "\n").encode()
 
     def digest(self) -> str:
         """Hash the content, ids and order of the examples; ``where`` is no part."""
         digest = xxhash.xxh3_128(self.example_type.__name__.encode())
         if not self.is_large:
-            digest.update(encode(list(self.column("id"))).encode())
+            digest.update(json_text(list(self.column("id"))).encode())
             for lines in self.content("reading"):
                 digest.update(lines)
             return digest.hexdigest()
@@ -284,7 +284,7 @@ class Examples(Sequence[Any]):
         for name, column in sorted(self._columns.items()):
             if not isinstance(column, MappedTable):
                 for values in _batches(self.column(name)):
-                    digest.update(encode([name, values]).encode())
+                    digest.update(json_text([name, values]).encode())
             elif name != "where":
                 digest.update(column.digest(name))
         return digest.hexdigest()
