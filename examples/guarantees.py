@@ -18,8 +18,8 @@ from scipy.stats import binomtest
 from finetune import UserError
 from finetune.evaluation.decisions.abstaining import answers_of, at_confidence, at_risk
 from finetune.evaluation.decisions.sets import fit_sets, table_of_sets
-from finetune.evaluation.items import Tables
 from finetune.evaluation.predictions import align_runs
+from finetune.evaluation.tables import Tables
 
 
 def sample(scored: Tables, rng: np.random.Generator, number: int) -> Tables:

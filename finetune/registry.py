@@ -161,7 +161,7 @@ class PredictionTypePaths(NamedTuple):
     """Import paths of a prediction type."""
 
     type: str
-    """A ``finetune.evaluation.items.PredictionType``."""
+    """A ``finetune.evaluation.tables.PredictionType``."""
     metrics: tuple[str, ...]
     """The names of its metrics, of which the first selects models."""
 

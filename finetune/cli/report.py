@@ -110,7 +110,7 @@ def _explanations(folder: Path, examples: Sequence[Any]) -> list[Any]:
 def print_analysis(analysis: Analysis) -> None:
     """Print scores, tables and calibration."""
     from finetune.evaluation.error_analysis import count_categories
-    from finetune.evaluation.prediction_types.labels import metric_title
+    from finetune.evaluation.prediction_types.labels import metric_title, positive_of
     from finetune.evaluation.predictions import notes_on
     from finetune.reporting.analysis import analysis_tables
 
@@ -118,9 +118,9 @@ def print_analysis(analysis: Analysis) -> None:
     by = aligned.aligned_by and f", aligned by {aligned.aligned_by}"
     number = quantity(len(analysis.run), "example")
     show(f"{analysis.predictions}: {number}, gold: {aligned.gold}{by}")
-    overall = {name: value for name, value in analysis.scores.items() if ":" not in name}
-    titles = {metric_title(name, analysis.run.positive): value for name, value in overall.items()}
-    show("  ".join(f"{title} {shown_value(value)}" for title, value in titles.items()))
+    overall = [(name, value) for name, value in analysis.scores.items() if ":" not in name]
+    positive = positive_of(analysis.run)
+    show("  ".join(f"{metric_title(name, positive)} {shown_value(v)}" for name, v in overall))
     notes = notes_on(analysis.run, Path(analysis.predictions).parent)
     for note in filter(None, [aligned.positive_note, *notes]):
         show(note)

@@ -24,8 +24,8 @@ from finetune.data.files import UTF_8, DataFile, ReadOptions, open_data, read_li
 from finetune.data.sources import open_splits
 from finetune.data.tables import Table, read_file
 from finetune.data.word_splitting import split_words
-from finetune.evaluation.items import Grouping, Items, PredictionType, Tables, Wording, count
-from finetune.evaluation.metrics import RATES, Metric, item_counts
+from finetune.evaluation.metrics import RATES, Items, Metric, item_counts
+from finetune.evaluation.tables import Grouping, PredictionType, Tables, Wording, count
 from finetune.types import SenseTarget, TextPrediction, TokenExample, UserError
 
 POS_OF_TYPE = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}

@@ -12,13 +12,7 @@ from typing import Any, NamedTuple
 
 from finetune.config.metric_properties import properties_of
 from finetune.data.examples import Examples
-from finetune.evaluation.prediction_types import (
-    DEFAULT_METRICS,
-    KEYS,
-    TYPES,
-    is_built_in,
-    key_of_row,
-)
+from finetune.evaluation.prediction_types import DEFAULT_METRICS, KEYS, TYPES, is_built_in
 from finetune.types import UNANSWERABLE, ChoiceQuestion, Example
 
 SELECTING_METRICS = (
@@ -128,7 +122,7 @@ def _only_prediction(path: Path) -> str | None:
     with path.open(encoding="utf-8", newline="\n") as lines:
         for row in map(json.loads, lines):
             size += 1
-            if not (key := key_of_row(row)):
+            if not (key := next(filter(row.__contains__, KEYS), "")):
                 return None
             answer = UNANSWERABLE if row[key] == "" else row[key]
             # a list of labels is one answer, other lists are several

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from finetune.evaluation.items import TableRows
 from finetune.evaluation.metrics import NUM_BINS, bin_counts
+from finetune.evaluation.tables import TableRows
 from finetune.evaluation.temperature import log_probabilities, log_softmax
 from finetune.types import IGNORED, quantity
 

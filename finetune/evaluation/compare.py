@@ -16,12 +16,12 @@ from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.evaluation import significance
 from finetune.evaluation.custom_metrics import load_metric
-from finetune.evaluation.items import TableRows
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
 from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs, notes_on
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, find_system, read_summary
 from finetune.evaluation.significance import ALPHA, Comparison, Counts, Estimate
+from finetune.evaluation.tables import TableRows
 from finetune.types import UserError, quantity
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finetune.evaluation.items import Tables
 from finetune.evaluation.prediction_types import is_built_in
+from finetune.evaluation.tables import Tables
 from finetune.types import CustomFunctionError, UserError
 
 

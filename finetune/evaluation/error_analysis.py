@@ -10,10 +10,10 @@ import numpy as np
 
 from finetune.evaluation.calibration import reliability
 from finetune.evaluation.decisions.abstaining import abstained_note, risk_table
-from finetune.evaluation.items import TableRows, Tables
 from finetune.evaluation.metrics import ECE, class_scores, name_of, score
 from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs
 from finetune.evaluation.runs import find_system
+from finetune.evaluation.tables import TableRows, Tables
 from finetune.types import UserError
 
 TITLES = {
@@ -67,8 +67,6 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
             f"such as {files[0].parent}."
         )
     aligned = align_runs(files, source)
-    if not aligned.runs[0].gold:
-        raise UserError(f"{predictions}: no example has gold.")
     analysis = analyze_predictions(aligned.runs[0])
     return replace(analysis, split=split, predictions=str(files[0]), aligned=aligned)
 

@@ -1,18 +1,19 @@
-"""Metrics, each written once: counts of each example, and the value of their sum.
+"""Decisions as columns, and metrics of them: counts of each example, and the value of their sum.
 
 Scores sum over all examples; confidence intervals and significance tests (``significance``) take
 weighted sums, so values also take batches of sums. A score with nothing to divide by is 0.0. Here
 is what several prediction types share; to add a metric, add a ``Metric`` to the ``metrics`` of its
 type.
 
-Shapes: N examples, C names (labels, tags or span types).
+Shapes: N examples, I items, C names (labels, tags or span types).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from finetune.types import Relation, Span
 
 if TYPE_CHECKING:
-    from finetune.evaluation.items import Tables
+    from finetune.evaluation.tables import Tables
 
 NUM_BINS = 15
 """Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
@@ -55,6 +56,147 @@ class Metric:
         return float(self.value(total(self.counts, tables)))
 
 
+# --- Items ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """Decisions as columns: a row has a gold and a predicted value; one of them may be None.
+
+    Attributes:
+        example: The index of the example [I], in order.
+        gold: Gold values [I]: labels, tags, a ``Span``, a ``Relation`` or numbers.
+        predicted: Predicted values [I], also if the model abstained; "" for a blank text.
+        answer: The same, but "" where the model abstained [I].
+        score: Probabilities of the decisions [I], NaN where they are not known.
+        credit: Whether predictions are right, or the fraction that is [I].
+        correct: The same, but 0 where the model abstained [I].
+        abstained: Whether the model abstained [I].
+        columns: Further columns of a type [I], such as the ``category`` of errors.
+    """
+
+    example: np.ndarray
+    gold: np.ndarray
+    predicted: np.ndarray
+    answer: np.ndarray
+    score: np.ndarray
+    credit: np.ndarray
+    correct: np.ndarray
+    abstained: np.ndarray
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        example: Any,
+        gold: Iterable[Any],
+        predicted: Iterable[Any],
+        score: Iterable[float | None] = (),
+        *,
+        predictions: Sequence[Any] = (),
+        credit: Any = None,
+        abstained: Any = None,
+        **columns: np.ndarray,
+    ) -> Items:
+        """Make columns; by default a prediction is right if it equals gold, and no score known.
+
+        With ``predictions``, one for each item, the scores are theirs, and answers that they
+        withhold are those on which the model abstained.
+        """
+        if predictions:
+            score = [prediction.score for prediction in predictions]
+            withheld = [prediction.decided.get("withheld") for prediction in predictions]
+            pairs = zip(predicted, withheld, strict=True)
+            predicted = [answer if other is None else other for answer, other in pairs]
+            abstained = [other is not None for other in withheld]
+        sides = [np.fromiter(side, dtype=object) for side in (gold, predicted)]
+        number, scores = len(sides[0]), list(score)
+        if credit is None:
+            credit = np.fromiter(map(operator.eq, *sides), bool, number)
+        credit = np.asarray(credit)
+        abstained = np.zeros(number, bool) if abstained is None else np.asarray(abstained, bool)
+        return cls(
+            example=np.asarray(example, dtype=np.int64),
+            gold=sides[0],
+            predicted=sides[1],
+            answer=np.where(abstained, "", sides[1]),
+            score=np.array(scores, float) if scores else np.full(number, math.nan),
+            credit=credit,
+            correct=credit * ~abstained,
+            abstained=abstained,
+            columns=columns,
+        )
+
+    def __len__(self) -> int:
+        return len(self.example)
+
+    def take(self, rows: Any) -> Items:
+        """Take some of the rows."""
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        common = {name: v[rows] for name, v in vars(self).items() if name != "columns"}
+        return Items(**common, columns=columns)
+
+    @property
+    def has_sizes(self) -> bool:
+        """True if errors have a size, their ``deviation``, and not a category."""
+        return "deviation" in self.columns
+
+    def category(self, item: int) -> str:
+        """The category of an item that is wrong."""
+        if self.abstained[item]:
+            return "abstained"
+        if "category" in self.columns:
+            return str(self.columns["category"][item])
+        gold, answer = self.gold[item], self.answer[item]
+        if gold is None or answer is None:
+            return "false positive" if gold is None else "miss"
+        return f"{gold} taken for {answer}" if answer else "blank text"
+
+    @property
+    def answered(self) -> Items:
+        """The items with a prediction, also if the model abstained."""
+        return self.take(np.array([value is not None for value in self.predicted], bool))
+
+
+def _equal_pairs(gold: set[Any], predicted: set[Any]) -> list[tuple[Any, Any]]:
+    of_gold = [(value, value if value in predicted else None) for value in sorted(gold)]
+    return [*of_gold, *((None, value) for value in sorted(predicted - gold))]
+
+
+def set_items(
+    gold: Iterable[Collection[Any]],
+    predicted: Iterable[Collection[Any]],
+    scores_by_example: Sequence[Mapping[Any, float]] = (),
+    pairs_of: Callable[[set[Any], set[Any]], Iterable[tuple[Any, Any]]] = _equal_pairs,
+) -> Items:
+    """Make an item of each pair of the two sets of each example, with the scores of the example.
+
+    By default gold is paired with the equal prediction, and other predictions follow alone.
+    """
+    sides = enumerate(zip(map(set, gold), map(set, predicted), strict=True))
+    rows = [(index, *pair) for index, both in sides for pair in pairs_of(*both)]
+    example, of_gold, answers = list(zip(*rows, strict=True)) or ((), (), ())
+    pairs = zip(example, answers, strict=True) if scores_by_example else ()
+    scores = (scores_by_example[index].get(value, math.nan) for index, value in pairs)
+    return Items.of(example, of_gold, answers, scores)
+
+
+def name_of(item: str | Span | Relation) -> str:
+    """The label, the tag, or the type of a span or relation."""
+    return item if isinstance(item, str) else item.label
+
+
+def item_names(items: Items, labels: Iterable[str] = ()) -> tuple[str, ...]:
+    """Sort the labels, tags or types of items, and the ``labels`` of their model."""
+    values = {*items.gold, *items.answer} - {None, ""}
+    return tuple(sorted({*labels, *map(name_of, values)}))
+
+
+def probability(value: Any, unknown: Any = math.nan) -> Any:
+    """Read a value of a row as the probability of an item; ``unknown`` for anything else."""
+    return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else unknown
+
+
 # --- Counts of each example -----------------------------------------------------------------------
 
 
@@ -67,30 +209,24 @@ def item_counts(tables: Tables, name: str | None = None) -> np.ndarray:
     values = {*sides[0], *sides[1]} - {None, ""}  # a million labels have few
     counted = {value for value in values if name is None or name_of(value) == name}
     gold, predicted = (np.fromiter(map(counted.__contains__, s), bool, len(s)) for s in sides)
-    correct = items.correct if name is None else items.correct * gold
-    return np.stack([by_example(tables, x) for x in (correct, predicted, gold)], axis=-1)
+    columns = items.correct if name is None else items.correct * gold, predicted, gold
+    sums = [np.bincount(items.example, column, len(tables.gold)) for column in columns]
+    counts = np.stack(sums, axis=-1)
+    return counts if columns[0].dtype.kind == "f" else counts.astype(np.int64)
 
 
-def set_counts(gold: Sequence[set[Any]], predicted: Sequence[set[Any]]) -> np.ndarray:
+def set_counts(
+    gold: Iterable[Any], predicted: Iterable[Any], set_of: Callable[[Any], set[Any]] = set
+) -> np.ndarray:
     """Count the common, predicted and gold members of the two sets of each example [N, 3]."""
-    counts = [(len(g & p), len(p), len(g)) for g, p in zip(gold, predicted, strict=True)]
+    sides = zip(map(set_of, gold), map(set_of, predicted), strict=True)
+    counts = [(len(g & p), len(p), len(g)) for g, p in sides]
     return np.array(counts, np.int64).reshape(len(counts), 3)
 
 
 def means(values: npt.ArrayLike) -> np.ndarray:
     """Make the counts of a ``mean``: the value of each example [N], and 1 [N, 2]."""
     return np.column_stack([values, np.ones(len(np.asarray(values)))])
-
-
-def by_example(tables: Tables, values: np.ndarray) -> np.ndarray:
-    """Sum the values of the items of each example [I] -> [N]."""
-    sums = np.bincount(tables.items.example, weights=values, minlength=len(tables))
-    return sums if values.dtype.kind == "f" else sums.astype(np.int64)
-
-
-def name_of(item: str | Span | Relation) -> str:
-    """The label, the tag, or the type of a span or relation."""
-    return item if isinstance(item, str) else item.label
 
 
 def class_counts(tables: Tables) -> np.ndarray:
@@ -257,10 +393,11 @@ def total(counts: Callable[[Tables], np.ndarray], tables: Tables) -> np.ndarray:
 
     Where there are many names, counts are made for some examples at a time.
     """
-    size = max(1, _MOST_COUNTS // len(tables.names) if tables.names else len(tables))
+    number = len(tables.gold)
+    size = max(1, _MOST_COUNTS // len(tables.names) if tables.names else number)
     rows = []
-    for start in range(0, max(1, len(tables)), size):
-        of_part = counts(tables if size >= len(tables) else tables.part(start, start + size))
+    for start in range(0, max(1, number), size):
+        of_part = counts(tables if size >= number else tables.part(start, start + size))
         rows.append(of_part.sum(axis=0, keepdims=True) if of_part.dtype.kind == "i" else of_part)
     sums = np.concatenate(rows)
     return sums.sum(axis=0) if sums.dtype.kind == "i" else np.apply_along_axis(math.fsum, 0, sums)

@@ -27,16 +27,19 @@ from typing import Any, cast
 from finetune.config.tasks import column_map
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
-from finetune.data.files import UTF_8, DataFile, Row, format_of, open_data, read_lines
+from finetune.data.files import SUFFIXES, UTF_8, Row, format_of, open_data, read_lines
 from finetune.data.json_files import parse_json, read_object
 from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.decisions.abstaining import abstained_note
 from finetune.evaluation.decisions.costs import with_costs
-from finetune.evaluation.items import PredictionType, Tables, wrong_value
 from finetune.evaluation.metrics import name_of
-from finetune.evaluation.prediction_types import KEYS, METRICS_OF_VECTORS, TYPES, key_of_row
-from finetune.evaluation.prediction_types.labels import unify, unpredicted_note
+from finetune.evaluation.prediction_types import KEYS, METRICS_OF_VECTORS, TYPES
+from finetune.evaluation.prediction_types.labels import (
+    all_as_numbers,
+    choose_positive,
+    unpredicted_note,
+)
 from finetune.evaluation.prediction_types.spans import (
     ONE_TAG_EACH,
     SPANS,
@@ -45,7 +48,8 @@ from finetune.evaluation.prediction_types.spans import (
 )
 from finetune.evaluation.prediction_types.tags import TAGS
 from finetune.evaluation.runs import RunFolder
-from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.evaluation.tables import PredictionType, Tables, wrong_value
+from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import (
     Example,
@@ -84,37 +88,37 @@ class GoldSource:
 class Rows:
     """The rows of a file: JSON objects of predictions, or examples with gold.
 
-    ``ids`` are None if the rows have none; ``ids_from`` is the name of the file of ids.
+    ``ids`` are None if the rows have none, or need none; ``ids_from`` is the name of the file of
+    ids.
     """
 
     name: str
     type: PredictionType
     rows: Sequence[Any]
-    ids: list[str] | None
-    ids_from: str
+    ids: list[str] | None = None
+    ids_from: str = ""
 
-    @classmethod
-    def of(cls, name: str, type: PredictionType, rows: Sequence[Any]) -> Rows:
+    def with_ids(self) -> Rows:
         """Check that all rows or none have an id: a key that is not None or empty."""
-        ids = [None if (key := row.key) in (None, "") else str(key) for row in rows]
+        ids = [None if (key := row.key) in (None, "") else str(key) for row in self.rows]
         if (number := ids.count(None)) == len(ids):
-            return cls(name, type, rows, None, name)
+            return replace(self, ids_from=self.name)
         if number:
-            without = rows[ids.index(None)].where
-            where = next(row.where for row, id in zip(rows, ids, strict=True) if id is not None)
+            pairs = list(zip(self.rows, ids, strict=True))
+            without = next(row.where for row, id in pairs if id is None)
+            where = next(row.where for row, id in pairs if id is not None)
             raise DataError(f"{without}: no id, but {where} has one: give each row an id, or none.")
-        return cls(name, type, rows, cast(list[str], ids), name)
+        return replace(self, ids=cast(list[str], ids), ids_from=self.name)
 
     def by_id(self) -> dict[str, Any]:
         """Find the rows by their ids, which must differ."""
         rows: dict[str, Any] = {}
         for id, row in zip(self.ids or (), self.rows, strict=True):
-            if id in rows:
+            if (other := rows.setdefault(id, row)) is not row:
                 raise DataError(
-                    f"{row.where}: id {id!r:.40} is also in {rows[id].where}: write one row for "
-                    "each id."
+                    f"{row.where}: id {id!r:.40} is also in {other.where}: write one row for each "
+                    "id."
                 )
-            rows[id] = row
         return rows
 
     def needed(self, example: Any) -> bool:
@@ -155,21 +159,19 @@ def _in_order(gold: Rows, file: Rows) -> Rows:
     return replace(gold, rows=kept, ids=file.ids, ids_from=file.name)
 
 
-def _without_gold(gold: Rows) -> DataError:
-    scores = chain.from_iterable(RunFolder.open(Path(gold.name).parent).metrics.values())
+def _without_gold(name: str, type: PredictionType) -> DataError:
+    scores = chain.from_iterable(RunFolder.open(Path(name).parent).metrics.values())
     of_vectors = sorted(METRICS_OF_VECTORS.intersection(scores))
     problem = (
         f"the scores of this run ({', '.join(of_vectors)}) are of vectors, which predictions lack: "
         "`finetune score` and `compare` take pairs with gold, --data FILE."
     )
-    return DataError(f"{gold.name}: {problem if of_vectors else gold.type.wording.without_gold}")
+    return DataError(f"{name}: {problem if of_vectors else type.wording.without_gold}")
 
 
-def join(file: Rows, gold: Rows) -> Tables:
-    """Make the tables of predictions with gold, aligned by id if both have ids, else in order."""
-    type, without_gold = gold.type, gold.type.wording.without_gold
-    if without_gold and all(type.gold(example) is None for example in gold.rows):
-        raise _without_gold(gold)
+def _pair(file: Rows, gold: Rows) -> tuple[Sequence[Row], Sequence[Any]]:
+    # the rows of predictions and the example of each: by id if both have ids, else in order
+    type = gold.type
     if gold.ids is None or file.ids is None:
         if type.may_leave_out:
             raise DataError(
@@ -177,79 +179,65 @@ def join(file: Rows, gold: Rows) -> Tables:
             )
         gold = _in_order(gold, file)
     if gold.ids is None or file.ids in (None, gold.ids):
-        pairs = list(zip(file.rows, gold.rows, strict=True))
-    else:
-        rows, examples = file.by_id(), gold.by_id()
-        for id, row in rows.items():
-            if id not in examples:
-                raise DataError(
-                    f"{row.where}: id {id!r:.40} is not in {gold.ids_from}: the files do not "
-                    "belong together; or remove the ids of one of them, to align by position."
-                )
-        missing = [id for id in examples if id not in rows]
-        needed = [id for id in missing if gold.needed(examples[id])]
-        if needed and not type.may_leave_out:
+        return file.rows, gold.rows
+    rows, examples = file.by_id(), gold.by_id()
+    for id, row in rows.items():
+        if id not in examples:
             raise DataError(
-                f"{examples[needed[0]].where}: id {needed[0]!r:.40} has no prediction in "
-                f"{file.name} (it lacks {len(missing):,} of {quantity(len(examples), 'id')}): it "
-                "was cut, or is of other data."
+                f"{row.where}: id {id!r:.40} is not in {gold.ids_from}: the files do not belong "
+                "together; or remove the ids of one of them, to align by position."
             )
-        if type.may_leave_out:
-            rows |= dict.fromkeys(missing, Row({}, ""))
-        pairs = [(rows[id], example) for id, example in examples.items() if id in rows]
-    if without_gold:
-        pairs = [pair for pair in pairs if type.gold(pair[1]) is not None]
+    missing = [id for id in examples if id not in rows]
+    needed = [id for id in missing if gold.needed(examples[id])]
+    if needed and not type.may_leave_out:
+        raise DataError(
+            f"{examples[needed[0]].where}: id {needed[0]!r:.40} has no prediction in {file.name} "
+            f"(it lacks {len(missing):,} of {quantity(len(examples), 'id')}): it was cut, or is of "
+            "other data."
+        )
+    if type.may_leave_out:
+        rows |= dict.fromkeys(missing, Row({}, ""))
+    ids = [id for id in examples if id in rows]
+    return [rows[id] for id in ids], [examples[id] for id in ids]
+
+
+def tables_of_rows(
+    type: PredictionType, rows: Sequence[Row], examples: Sequence[Any], **fields: Any
+) -> Tables:
+    """Make the tables of predictions and their gold from the row of each example.
+
+    Examples without gold are left out, if the type allows for them. ``fields`` are further fields
+    of the tables.
+    """
+    gold = list(map(type.gold, examples))
+    if type.wording.without_gold and None in gold:
+        scored = [index for index, value in enumerate(gold) if value is not None]
+        if not scored:
+            raise _without_gold(fields["files"][1], type)
+        rows, examples, gold = ([side[n] for n in scored] for side in (rows, examples, gold))
     predictions = []
-    for (row, where), example in pairs:
+    for (row, where), example in zip(rows, examples, strict=True):
         prediction = type.parse(row, where, example)
         if row.get("withheld") is not None:  # the model abstained
             prediction = replace(prediction, decided={"withheld": row["withheld"]})
         predictions.append(prediction)
-    examples_in_order = [example for _, example in pairs]
-    return type.tables_of(examples_in_order, predictions, files=(file.name, gold.name))
+    fields |= {"gold": gold, "predicted": list(map(type.answer, predictions))}
+    return type.tables(Tables(type=type, examples=examples, predictions=predictions, **fields))
 
 
-def read_predictions(path: Path, encoding: str = UTF_8) -> Rows:
+def read_predictions(
+    path: Path, encoding: str = UTF_8, lines: Iterable[tuple[int, str, Any]] | None = None
+) -> Rows:
     """Read a prediction file.
 
-    It has JSON Lines, words in columns with the prediction last, or the answers to questions by
-    their ids, as the official evaluation of SQuAD reads them.
+    It has JSON Lines (``lines`` if it is open), words in columns with the prediction last, or the
+    answers to questions by their ids, as the official evaluation of SQuAD reads them.
     """
-    name, format = str(path), "jsonl" if str(path) == "-" else format_of(path)
-    if format == "jsonl":
-        return _read_lines(name, read_lines(name, sys.stdin.buffer if name == "-" else path))
-    file = None if format in ("csv", "xlsx", "parquet") else open_data(path, encoding=encoding)
-    first = "[" if file is None else file.first_line().lstrip()[:1]
-    if file is None or (file.format == "json" and first == "["):
-        raise DataError(
-            f"{path}: predictions are read from JSON Lines: write them with `finetune predict "
-            '--out FILE.jsonl`, or with pandas: frame.to_json("FILE.jsonl", orient="records", '
-            "lines=True)."
-        )
-    if file.format in ("conll", "conllu") or first not in ("{", "["):
-        return _read_columns(name, file)
-    lines = list(file.lines)
-    text = "\n".join(line.text for line in lines).strip()
-    try:
-        content = json.loads(text)
-    except ValueError:  # several rows, or a damaged one
-        content = None
-    is_row = isinstance(content, dict) and not content.keys().isdisjoint(KEYS)
-    if not isinstance(content, dict) or (is_row and "\n" not in text):
-        return _read_lines(name, lines)
-    if is_row or {*map(type, content.values())} != {str}:
-        raise DataError(
-            f"{name}: the file is one JSON object, but not in the official format of SQuAD, which "
-            "has a text for the id of each question: write other predictions as JSON Lines, with "
-            "an object in each line."
-        )
-    answers = content.items()
-    rows = [Row({"id": id, "answer": answer}, f"{name}: {id}") for id, answer in answers]
-    return Rows.of(name, TYPES[KEYS["answer"]], rows)
-
-
-def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
-    rows, keys = list[Row](), set[str]()
+    name, rows, keys = str(path), list[Row](), set[str]()
+    if lines is None:
+        if name != "-" and SUFFIXES.get(path.suffix.lower()) != "jsonl":
+            return _read_other(path, encoding)
+        lines = read_lines(name, sys.stdin.buffer if name == "-" else path)
     for number, line, _ in lines:
         where = f"{name}:{number}"
         row = parse_json(line, where, ": was the file cut?")
@@ -259,29 +247,57 @@ def _read_lines(name: str, lines: Iterable[tuple[int, str, Any]]) -> Rows:
             if key in _TYPES and not conforms(value, _TYPES[key]):
                 raise wrong_value(where, key, description(_TYPES[key]), value)
         rows.append(Row(row, where))
-        keys.add(key_of_row(row))
+        keys.add(next(filter(row.__contains__, KEYS), ""))
     if not rows:
-        raise _nothing_in(name)
+        raise DataError(f"{name}: there is no prediction in it.")
     if len(keys) > 1 or "" in keys:
         raise DataError(
             f"{name}: each line must have `label`, or each must have `tags`, or each `spans`, "
             "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
         )
-    return Rows.of(name, TYPES[KEYS[keys.pop()]], rows)
+    return Rows(name, TYPES[KEYS[keys.pop()]], rows)
 
 
-def _nothing_in(name: str) -> DataError:
-    return DataError(f"{name}: there is no prediction in it.")
-
-
-def _read_columns(name: str, file: DataFile) -> Rows:
-    columns = None if file.format == "conllu" else {"tags": "-1"}
-    file.format = "conllu" if file.format == "conllu" else "conll"
-    sentences = list(read_token_file(file, columns=columns))
-    if not sentences:
-        raise _nothing_in(name)
-    values = [{"id": e.key, "words": [*e.words], "tags": [*(e.tags or ())]} for e in sentences]
-    return Rows.of(name, TAGS, [Row(v, e.where) for v, e in zip(values, sentences, strict=True)])
+def _read_other(path: Path, encoding: str) -> Rows:
+    name, format = str(path), format_of(path)
+    if format == "jsonl":  # compressed
+        return read_predictions(path, lines=read_lines(name, path))
+    file = None if format in ("csv", "xlsx", "parquet") else open_data(path, encoding=encoding)
+    first = "[" if file is None else file.first_line().lstrip()[:1]
+    if file is None or (file.format == "json" and first == "["):
+        raise DataError(
+            f"{path}: predictions are read from JSON Lines: write them with `finetune predict "
+            '--out FILE.jsonl`, or with pandas: frame.to_json("FILE.jsonl", orient="records", '
+            "lines=True)."
+        )
+    if file.format in ("conll", "conllu") or first not in ("{", "["):
+        columns = None if file.format == "conllu" else {"tags": "-1"}
+        file.format = "conllu" if file.format == "conllu" else "conll"
+        rows = [
+            Row({"id": e.key, "words": [*e.words], "tags": [*(e.tags or ())]}, e.where)
+            for e in read_token_file(file, columns=columns)
+        ]
+        if not rows:
+            raise DataError(f"{name}: there is no prediction in it.")
+        return Rows(name, TAGS, rows)
+    lines = list(file.lines)
+    text = "\n".join(line.text for line in lines).strip()
+    try:
+        content = json.loads(text)
+    except ValueError:  # several rows, or a damaged one
+        content = None
+    is_row = isinstance(content, dict) and not content.keys().isdisjoint(KEYS)
+    if not isinstance(content, dict) or (is_row and "\n" not in text):
+        return read_predictions(path, lines=lines)
+    if is_row or {*map(type, content.values())} != {str}:
+        raise DataError(
+            f"{name}: the file is one JSON object, but not in the official format of SQuAD, which "
+            "has a text for the id of each question: write other predictions as JSON Lines, with "
+            "an object in each line."
+        )
+    answers = content.items()
+    rows = [Row({"id": id, "answer": answer}, f"{name}: {id}") for id, answer in answers]
+    return Rows(name, TYPES[KEYS["answer"]], rows)
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
@@ -325,9 +341,15 @@ class AlignedRuns:
     gold: str
     aligned_by: str = ""
     """``id`` or ``position``; empty for one file with its gold."""
-    positive_note: str = ""
+    positive: str | None = None
+    """The positive class of two labels, if the user has chosen it."""
     num_without_gold: int = 0
     """Rows of gold without a value, which are not scored."""
+
+    @property
+    def positive_note(self) -> str:
+        """The note on a positive class that gold decides; empty for others."""
+        return choose_positive(self.runs, self.positive)[1]
 
 
 @without_garbage_collection()
@@ -339,23 +361,75 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     and no words), or words in columns with the prediction last. Predictions and gold are aligned by
     ``id`` where both have ids, else by position.
     """
-    source = source or GoldSource()
+    source, run = source or GoldSource(), paths[0].parent
     files = [read_predictions(path, source.encoding) for path in paths]
+    type, rows, name = files[0].type, files[0].rows, files[0].name
+    num_ids = sum(row.values.get("id") not in (None, "") for row in rows)
+    has_gold = num_ids in (0, len(rows)) and all("gold" in row.values for row in rows)
+    is_alone = len(files) == 1 and source.gold is None and not source.columns
+    if is_alone and has_gold and not type.may_leave_out:
+        examples = [type.gold_of_row(n, where, row) for n, (row, where) in enumerate(rows)]
+        gold, aligned_by = Rows(name, type, examples), ""
+        pairs: Iterable[Any] = [(rows, examples)]
+    else:
+        files, gold, pairs, aligned_by = _align(files, source, run)
+        type = files[0].type
+    vocabulary, train, folder = None, source.train, Path(gold.name).parent
+    if train is not None:
+        if not (type.in_words and type.classes and type.classes.confusions):
+            raise UserError(f"--train {train}: it does not apply to {type.name}: leave it out.")
+        vocabulary = TrainingVocabulary.of(_read_gold(train, type, source, run))
+    elif source.gold is None and type.in_words and (folder / VOCABULARY_FILE).is_file():
+        vocabulary = TrainingVocabulary.load(folder)
+    runs = [
+        tables_of_rows(type, *pair, files=(file.name, gold.name), vocabulary=vocabulary)
+        for file, pair in zip(files, pairs, strict=True)
+    ]
+    if len(runs) > 1:
+        runs = _comparable(files, runs)
+    if source.positive is not None or len(runs) > 1:
+        positive, _ = choose_positive(runs, source.positive)
+        runs = [replace(tables, positive=positive) for tables in runs]
+    costs = source.costs
+    if costs is None and type.one_class and type.classes and (run / "best").is_dir():
+        extra = _saved_model(run).get("extra", {})
+        costs = Decisions.restored(extra.get("decisions", {})).costs
+    if costs:
+        runs = [with_costs(tables, costs) for tables in runs]
+    golds = map(type.gold, gold.rows) if type.wording.without_gold else ()  # else all have gold
+    return AlignedRuns(runs, gold.name, aligned_by, source.positive, list(golds).count(None))
+
+
+def _align(
+    files: list[Rows], source: GoldSource, run: Path
+) -> tuple[list[Rows], Rows, Iterable[Any], str]:
+    # the files, their gold, the rows and examples of each, and by what they are aligned
+    files = [file.with_ids() for file in files]
     if {file.type for file in files} == {TAGS, SPANS}:
         files = list(map(_with_spelled_spans, files))
     type = files[0].type
     if other := next((file for file in files if file.type is not type), None):
         raise _other_type(files[0], other, other.type)
-    files, gold, vocabulary = _with_gold(files, source, paths[0].parent)
-    type = files[0].type
-    golds = map(type.gold, gold.rows) if type.wording.without_gold else ()  # else all have gold
-    num_without = list(golds).count(None)
-    with_ids = [file for file in files if file.ids is not None]
+    if source.gold is None:
+        gold = _shared_gold(files, source)
+    else:
+        examples = _read_gold(source.gold, type, source, run)
+        if type is TAGS and source.gold != "-" and any(e.tags is None for e in examples):
+            nested = _read_gold(source.gold, SPANS, source, run)
+            if any(example.tags is None and example.spans for example in nested):
+                files, examples, type = list(map(_with_spelled_spans, files)), nested, SPANS
+        gold = Rows(source.gold, type, examples).with_ids()
+    with_ids, in_order = [file for file in files if file.ids is not None], gold
     aligned_by = "id" if gold.ids is not None and len(with_ids) == len(files) else "position"
     if gold.ids is None and not type.may_leave_out:
-        gold = _in_order(gold, (with_ids or files)[0])
-    runs = [replace(join(file, gold), vocabulary=vocabulary) for file in files]
-    runs, note = unify(runs, source.positive)
+        in_order = _in_order(gold, (with_ids or files)[0])
+    pairs = (_pair(file, in_order) for file in files)
+    return files, gold, pairs, "" if source.gold is None and len(files) == 1 else aligned_by
+
+
+def _comparable(files: Sequence[Rows], runs: list[Tables]) -> list[Tables]:
+    # of one type, for equally many examples
+    runs = all_as_numbers(runs)
     for file, run in zip(files, runs, strict=True):
         if run.type is not runs[0].type:
             raise _other_type(replace(files[0], type=runs[0].type), file, run.type)
@@ -364,14 +438,7 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
                 f"{file.name}: {quantity(len(run), 'prediction')}, but {len(runs[0]):,} in "
                 f"{files[0].name}: the files do not belong together, or one was cut."
             )
-    costs = source.costs
-    saved = _saved_model(paths[0].parent) if type.one_class and type.classes else {}
-    if costs is None and saved:
-        costs = Decisions.restored(saved["extra"].get("decisions", {})).costs
-    if costs:
-        runs = [with_costs(run, costs) for run in runs]
-    one_file = source.gold is None and len(files) == 1
-    return AlignedRuns(runs, gold.name, "" if one_file else aligned_by, note, num_without)
+    return runs
 
 
 def _saved_model(run: Path) -> Mapping[str, Any]:
@@ -398,40 +465,15 @@ def _unknown_note(tables: Tables, run: Path) -> str:
         names = {tag.partition("-")[2] for tag in names}
     counts = Counter(name_of(gold) for gold in tables.items.gold if gold is not None)
     unknown = [f"{name} ({number:,})" for name, number in counts.items() if name not in names]
-    if not unknown:
-        return ""
     listed = abbreviated(sorted(unknown))
-    return f"Gold has {classes.column}s that the model lacks and always misses: {listed}."
+    note = f"Gold has {classes.column}s that the model lacks and always misses: {listed}."
+    return note if unknown else ""
 
 
-def _with_gold(
-    files: list[Rows], source: GoldSource, run: Path
-) -> tuple[list[Rows], Rows, TrainingVocabulary | None]:
-    type, vocabulary = files[0].type, None
-
-    def read(file: str, type: PredictionType) -> list[Any]:
-        usual = column_map(_saved_model(run).get("config", {}).get("columns") or ())
-        options = {"columns": source.columns, "usual_columns": usual, "encoding": source.encoding}
-        return list(type.read_gold(file, **options))
-
-    if source.gold is None:
-        gold = _shared_gold(files, source)
-        if source.train is None and type.in_words:
-            vocabulary = TrainingVocabulary.load(Path(gold.name).parent)
-    else:
-        examples = read(source.gold, type)
-        if type is TAGS and source.gold != "-" and any(e.tags is None for e in examples):
-            nested = read(source.gold, SPANS)
-            if any(example.tags is None and example.spans for example in nested):
-                files, examples, type = list(map(_with_spelled_spans, files)), nested, SPANS
-        gold = Rows.of(source.gold, type, examples)
-    if source.train is not None:
-        if not (type.in_words and type.classes and type.classes.confusions):
-            raise UserError(
-                f"--train {source.train}: it does not apply to {type.name}: leave it out."
-            )
-        vocabulary = TrainingVocabulary.of(read(source.train, type))
-    return files, gold, vocabulary
+def _read_gold(file: str, type: PredictionType, source: GoldSource, run: Path) -> list[Any]:
+    usual = column_map(_saved_model(run).get("config", {}).get("columns") or ())
+    options = {"columns": source.columns, "usual_columns": usual, "encoding": source.encoding}
+    return list(type.read_gold(file, **options))
 
 
 def _with_spelled_spans(file: Rows) -> Rows:

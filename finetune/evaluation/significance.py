@@ -28,8 +28,8 @@ import numpy as np
 
 from finetune.evaluation import metrics
 from finetune.evaluation.custom_metrics import CustomMetric
-from finetune.evaluation.items import Tables
 from finetune.evaluation.metrics import Metric
+from finetune.evaluation.tables import Tables
 from finetune.types import UserError, abbreviated, did_you_mean
 
 ALPHA = 0.05

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from finetune.data import DataError
-from finetune.evaluation.items import Items, PredictionType, Tables, Wording
-from finetune.evaluation.metrics import Metric, item_counts, mean
+from finetune.evaluation.metrics import Items, Metric, item_counts, mean
 from finetune.evaluation.prediction_types.labels import text_of_row
+from finetune.evaluation.tables import PredictionType, Tables, Wording
 from finetune.types import MaskedPrediction, TextExample
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from finetune import types
 from finetune.evaluation.error_analysis import TITLES, Analysis
-from finetune.evaluation.items import TableRows, Tables
+from finetune.evaluation.tables import TableRows, Tables
 from finetune.reporting.rendering import PageTable, clip
 from finetune.types import UNANSWERABLE, Question, Span, TokenExample
 

@@ -89,12 +89,8 @@ def write_environment(
         content["cuda_graphs"] = result.cuda_graphs
     compared: Sequence[ScoreVerdict] = ()
     if recipe_run:
-        compared = verdicts(
-            recipe_run.recipe.expected,
-            metrics,
-            recipe_run.differing,
-            num_degenerate=1 if reasons else 0,
-        )
+        expected, number = recipe_run.recipe.expected, 1 if reasons else 0
+        compared = verdicts(expected, metrics, recipe_run.differing, num_degenerate=number)
         content["recipe"] = recipe_run.to_dict()
         content["recipe"]["verdicts"] = [verdict.to_dict() for verdict in compared]
     write_json(folder / "environment.json", content)
@@ -102,13 +98,8 @@ def write_environment(
     if positive is None and len(labels) == 2:
         positive = named_positive(labels)
     mask = task.tokenizer.tokenizer.mask_token if task.description.fills_masks else ""
-    return RunOutcome(
-        baselines,
-        reasons,
-        compared,
-        positive,
-        predict_command(folder, task.name, task.state.pairs, mask),
-    )
+    command = predict_command(folder, task.name, task.state.pairs, mask)
+    return RunOutcome(baselines, reasons, compared, positive, command)
 
 
 def saved_outcome(run: RunFolder) -> RunOutcome:

@@ -120,12 +120,9 @@ def _page(models: Sequence[ModelRuns], most_examples: int, explain: Explain | No
     metric = next((model.score.metric for model in models if model.score), None)
     evaluated = [(name, run.evaluated) for name, run in runs if run.evaluated]
     why = {name: explain and partial(explain, run.path) for name, run in runs}
+    scores = markup("report.html", "models_and_scores", models, 1 - ALPHA)
     sections = [
-        Section(
-            "Results",
-            html=markup("report.html", "models_and_scores", models, 1 - ALPHA),
-            tables=_score_tables(models, runs),
-        ),
+        Section("Results", html=scores, tables=_score_tables(models, runs)),
         *([_errors(evaluated, most_examples, why)] if evaluated else []),
         _by_run("Scores by class", partial(_tables, of_classes=True), evaluated),
         _by_run("Kinds of errors", _confusion, evaluated),

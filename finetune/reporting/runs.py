@@ -19,7 +19,7 @@ from finetune.evaluation import significance
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze
 from finetune.evaluation.prediction_types import score_limits
-from finetune.evaluation.prediction_types.labels import metric_title
+from finetune.evaluation.prediction_types.labels import metric_title, positive_of
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, read_summary, require_common_scores
 from finetune.evaluation.significance import ALPHA, Estimate
@@ -65,7 +65,7 @@ class Run(RunFolder):
     @property
     def positive(self) -> str | None:
         """The class of ``f1``, of two labels."""
-        return self.evaluated.run.positive if self.evaluated else None
+        return positive_of(self.evaluated.run) if self.evaluated else None
 
 
 @dataclass(frozen=True)
@@ -173,15 +173,9 @@ def _score_of_folds(runs: Sequence[Run], folds: Mapping[str, Any]) -> MainScore 
     summary = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
     if "low" not in summary:
         return None
-    return MainScore(
-        metric,
-        "test",
-        Estimate(summary["mean"], summary["low"], summary["high"]),
-        tuple(summary["seeds"].values()),
-        summary["standard_deviation"],
-        len(summary["seeds"]),
-        "fold",
-    )
+    interval = Estimate(summary["mean"], summary["low"], summary["high"])
+    scores, deviation = tuple(summary["seeds"].values()), summary["standard_deviation"]
+    return MainScore(metric, "test", interval, scores, deviation, len(scores), "fold")
 
 
 def _is_run(folder: Path) -> bool:
@@ -237,15 +231,8 @@ def _main_score(runs: Sequence[Run], warnings: list[str]) -> MainScore | None:
         counts = significance.count_metric(metric, predictions)
     interval = significance.estimate(counts, limits=score_limits(metric))
     scores = tuple(significance.observed_scores(counts).tolist())
-    return MainScore(
-        metric,
-        split,
-        interval,
-        scores,
-        standard_deviation(scores),
-        counts[0].num_units,
-        predictions[0].unit,
-    )
+    units, deviation = (counts[0].num_units, predictions[0].unit), standard_deviation(scores)
+    return MainScore(metric, split, interval, scores, deviation, *units)
 
 
 def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analysis | None:

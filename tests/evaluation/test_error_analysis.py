@@ -18,9 +18,9 @@ from finetune.evaluation.error_analysis import (
     analyze_predictions,
     count_categories,
 )
-from finetune.evaluation.items import TableRows
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.prediction_types.spans import MATCHES as CATEGORIES
+from finetune.evaluation.tables import TableRows
 from finetune.types import (
     ChoicePrediction,
     ChoiceQuestion,

@@ -21,10 +21,10 @@ from finetune.evaluation.decisions.costs import (
     with_costs,
 )
 from finetune.evaluation.decisions.sets import conformal_quantile, fit_sets, table_of_sets
-from finetune.evaluation.items import Items, Tables
-from finetune.evaluation.metrics import score
+from finetune.evaluation.metrics import Items, score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.significance import custom_counts
+from finetune.evaluation.tables import Tables
 from finetune.types import Span, TextExample, TokenExample, UserError
 from tests.command import run
 from tests.small_data import write_jsonl

@@ -23,10 +23,9 @@ from finetune.evaluation.prediction_types import (
     DEFAULT_METRICS,
     KEYS,
     TYPES,
-    key_of_row,
     score_limits,
 )
-from finetune.evaluation.predictions import Rows, join, to_row
+from finetune.evaluation.predictions import tables_of_rows, to_row
 from finetune.registry import PREDICTION_TYPES
 from finetune.types import Example, Span, TextExample, TokenExample
 from tests.small_data import write_jsonl
@@ -72,7 +71,7 @@ WRITTEN: dict[str, tuple[Example, types.Prediction]] = {
 def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     example, prediction = WRITTEN[name]
     row = json.loads(json.dumps(to_row(prediction, example)))
-    type = TYPES[KEYS[key_of_row(row)]]
+    type = TYPES[KEYS[next(key for key in KEYS if key in row)]]
     read = type.gold_of_row(0, "p.jsonl:1", row)
     again = type.parse(row, "p.jsonl:1", read)
     if isinstance(prediction, types.RelationPrediction):
@@ -81,8 +80,7 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     if not isinstance(prediction, types.MaskedPrediction):
         assert type.gold(read) == type.gold(example) and read.inputs == example.inputs
     if prediction != types.TextPrediction(0, None):
-        file = Rows.of("p.jsonl", type, [Row(row, "p.jsonl:1")])
-        tables = join(file, replace(file, rows=[read]))
+        tables = tables_of_rows(type, [Row(row, "p.jsonl:1")], [read], files=("p.jsonl",) * 2)
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)

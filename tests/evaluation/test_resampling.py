@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from finetune.evaluation.error_analysis import analyze_predictions
-from finetune.evaluation.items import PredictionType, Tables
 from finetune.evaluation.metrics import class_scores
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.significance import count_metric, subgroup_metrics
+from finetune.evaluation.tables import PredictionType, Tables
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import (
     Example,

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.data.spans import inner_spans
-from finetune.evaluation.items import buckets
 from finetune.evaluation.prediction_types import TYPES, scores_of
 from finetune.evaluation.prediction_types.spans import SEEN_ENTITIES, depths
 from finetune.evaluation.prediction_types.tags import SEEN_WORDS
 from finetune.evaluation.significance import count_metric
+from finetune.evaluation.tables import buckets
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.types import Span, TextExample, TokenExample
 

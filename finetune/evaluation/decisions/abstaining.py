@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from finetune.evaluation.decisions import Choice
-from finetune.evaluation.items import Items, TableRows, Tables
+from finetune.evaluation.metrics import Items
+from finetune.evaluation.tables import TableRows, Tables
 from finetune.types import UserError, quantity
 
 DELTA = 0.05

@@ -15,9 +15,9 @@ from finetune.evaluation.decisions.abstaining import choose_confidence
 from finetune.evaluation.decisions.costs import choose_costs
 from finetune.evaluation.decisions.label_thresholds import Goal, choose_thresholds
 from finetune.evaluation.decisions.sets import choose_sets
-from finetune.evaluation.items import PredictionType, Tables
 from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import RunFolder
+from finetune.evaluation.tables import PredictionType, Tables
 from finetune.types import UserError
 
 _LEAST = 1e-6

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from finetune.config.values import conforms
 from finetune.data import DataError
@@ -13,9 +12,9 @@ from finetune.data.files import ReadOptions, open_data
 from finetune.data.labels import canonical_names
 from finetune.data.tables import read_file
 from finetune.evaluation.decisions import Choice, Costs, Decisions
-from finetune.evaluation.items import PredictionType, TableRows, Tables
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types.labels import LABEL, NO_LABEL
+from finetune.evaluation.tables import PredictionType, TableRows, Tables
 from finetune.types import UserError, abbreviated
 
 MOST_COST = 1e12
@@ -85,10 +84,8 @@ def with_costs(tables: Tables, costs: Costs) -> Tables:
 def by_cost(tables: Tables) -> Tables:
     """Replace each predicted label by the one that costs the least."""
     predictions = list(map(Decisions(costs=tables.costs).apply, tables.predictions))
-    labels = [prediction.value for prediction in predictions]
-    names = ("examples", "positive", "costs")
-    fields: dict[str, Any] = {name: getattr(tables, name) for name in names}
-    return LABEL.of_values(tables.gold, labels, predictions=predictions, **fields)
+    labels = list(map(LABEL.answer, predictions))
+    return LABEL.tables(replace(tables, predicted=labels, predictions=predictions, files=()))
 
 
 def choose_costs(

@@ -21,10 +21,10 @@ from finetune.config.metric_properties import properties_of
 from finetune.data.labels import canonical_names
 from finetune.data.splitting import halves
 from finetune.evaluation.decisions import Choice
-from finetune.evaluation.items import TableRows, Tables
 from finetune.evaluation.metrics import RATES, Metric, item_counts, precision, recall
 from finetune.evaluation.prediction_types.labels import LABEL, LABELS
 from finetune.evaluation.significance import find_metric
+from finetune.evaluation.tables import TableRows, Tables
 from finetune.types import UserError, abbreviated
 
 _FEWEST = 5

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from finetune.evaluation.decisions import Choice, SetRule, set_score
-from finetune.evaluation.items import TableRows, Tables
+from finetune.evaluation.tables import TableRows, Tables
 from finetune.types import UserError, quantity
 
 

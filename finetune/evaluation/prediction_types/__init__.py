@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from finetune.config.metric_properties import METRIC_PROPERTIES, properties_of
-from finetune.evaluation.items import PredictionType
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types.answers import ANSWERS
 from finetune.evaluation.prediction_types.choice import CHOICE
@@ -20,6 +19,7 @@ from finetune.evaluation.prediction_types.labels import LABEL, LABELS, NUMBER
 from finetune.evaluation.prediction_types.relations import RELATIONS
 from finetune.evaluation.prediction_types.spans import SPANS
 from finetune.evaluation.prediction_types.tags import PLAIN_TAGS, TAGS
+from finetune.evaluation.tables import PredictionType
 from finetune.registry import PREDICTION_TYPES, Registry
 
 _OF_CORE = {
@@ -48,11 +48,6 @@ _METRICS = {
 }
 METRICS_OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
 """Metrics of vectors, which are no predictions of a type."""
-
-
-def key_of_row(row: Mapping[str, Any]) -> str:
-    """Find the key of a row that holds its prediction; empty for none."""
-    return next(filter(row.__contains__, KEYS), "")
 
 
 def scores_of(

@@ -22,19 +22,17 @@ import numpy as np
 
 from finetune.config.values import conforms
 from finetune.data.questions import QUESTIONS
-from finetune.evaluation.items import (
+from finetune.evaluation.metrics import ECE, Items, Metric, mean, probability, ratio
+from finetune.evaluation.prediction_types.labels import TEXT_LENGTHS, num_words
+from finetune.evaluation.tables import (
     Grouping,
     PredictionType,
     Tables,
     Wording,
     buckets,
     count,
-    decided_items,
-    probability,
     wrong_value,
 )
-from finetune.evaluation.metrics import ECE, Metric, mean, ratio
-from finetune.evaluation.prediction_types.labels import TEXT_LENGTHS, num_words
 from finetune.types import ANSWERABLE, UNANSWERABLE, Answer, AnswerPrediction, FoundAnswer, Question
 
 ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
@@ -119,7 +117,8 @@ def gold_answers(example: Question) -> tuple[str, ...] | None:
 
 
 def _with_items(tables: Tables) -> Tables:
-    items = decided_items(tables)
+    answers = tables.gold, tables.predicted
+    items = Items.of(range(len(tables)), *answers, predictions=tables.predictions)
     sides = list(zip(tables.gold, items.predicted, strict=True))
     f1 = np.array([word_f1(*pair) for pair in sides])
     has_answer = np.array([bool(answers) for answers in tables.gold], bool)
@@ -151,14 +150,9 @@ def _question_of_row(index: int, where: str, row: Mapping[str, Any]) -> Question
         ):
             raise wrong_value(where, "gold", 'a list such as [{"text": "Oslo", "start": 12}]', gold)
         answers = tuple(Answer(answer.get("start"), answer["text"]) for answer in gold)
-    return Question(
-        index,
-        row.get("text", ""),
-        row.get("text_pair"),
-        where=row.get("where", where),
-        key=row.get("id"),
-        answers=answers,
-    )
+    text, pair = row.get("text", ""), row.get("text_pair")
+    where, key = row.get("where", where), row.get("id")
+    return Question(index, text, pair, where=where, key=key, answers=answers)
 
 
 def _parse(row: Mapping[str, Any], where: str, example: Question) -> AnswerPrediction:
@@ -205,11 +199,8 @@ def _groupings(tables: Tables) -> dict[str, Grouping]:
 
 def _sides(tables: Tables, index: int) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     answer, predicted = tables.predictions[index].answer, tables.predicted[index]
-    nearest = max(
-        tables.examples[index].answers,
-        key=lambda gold: word_f1([gold.text], predicted),
-        default=None,
-    )
+    answers = tables.examples[index].answers
+    nearest = max(answers, key=lambda gold: word_f1([gold.text], predicted), default=None)
     return nearest and _side(*nearest), answer and _side(answer.start, predicted)
 
 

@@ -13,16 +13,9 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.choices import CHOICES
-from finetune.evaluation.items import (
-    PredictionType,
-    Tables,
-    Wording,
-    decided_items,
-    probability,
-    wrong_value,
-)
-from finetune.evaluation.metrics import ECE, Metric, mean, means
+from finetune.evaluation.metrics import ECE, Items, Metric, mean, means, probability
 from finetune.evaluation.prediction_types.labels import WITHOUT_LABELS, by_length, text_of_row
+from finetune.evaluation.tables import PredictionType, Tables, Wording, wrong_value
 from finetune.types import ChoicePrediction, ChoiceQuestion
 
 
@@ -69,6 +62,13 @@ def _parse(row: Mapping[str, Any], where: str, example: ChoiceQuestion) -> Choic
     return ChoicePrediction(example.id, shown, text, (), only_score=score)
 
 
+def _with_items(tables: Tables) -> Tables:
+    sides, predictions = (tables.gold, tables.predicted), tables.predictions
+    category = np.full(len(tables), "wrong choice", object)
+    items = Items.of(range(len(tables)), *sides, predictions=predictions, category=category)
+    return replace(tables, items=items)
+
+
 CHOICE = PredictionType(
     name="choice",
     wording=Wording("a choice", "question", "choices", WITHOUT_LABELS),
@@ -76,9 +76,7 @@ CHOICE = PredictionType(
     default="accuracy",
     gold=attrgetter("label"),
     parse=_parse,
-    tables=lambda tables: replace(
-        tables, items=decided_items(tables, category=np.full(len(tables), "wrong choice", object))
-    ),
+    tables=_with_items,
     read_gold=partial(CHOICES.stream, gold=True),
     gold_of_row=_question_of_row,
     groupings=lambda tables: {"text length": by_length(tables, "questions")},

@@ -28,26 +28,24 @@ from finetune.data import DataError
 from finetune.data.labels import agreement, canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
 from finetune.evaluation import metrics
-from finetune.evaluation.items import (
+from finetune.evaluation.metrics import CLASS_METRICS, ECE, Items, Metric
+from finetune.evaluation.tables import (
     Classes,
     Grouping,
-    Items,
     PredictionType,
     Tables,
     Wording,
     buckets,
-    decided_items,
-    probability,
     right_by_group,
-    set_items,
     wrong_value,
 )
-from finetune.evaluation.metrics import CLASS_METRICS, ECE, Metric
 from finetune.types import TextExample, TextPrediction, UserError, abbreviated, did_you_mean
 
 NO_LABEL = ""
 """The prediction for a blank text: no gold label agrees with it, and it is no class."""
 _NUMBERS = {int, float}
+_NLI_INITIALS = {*"EeNnCc", ""}
+"""The letters with which NLI labels begin, which have other spellings; a blank text has none."""
 
 
 # --- Rows of files --------------------------------------------------------------------------------
@@ -78,12 +76,12 @@ def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> TextPred
         scores = score = None
     if isinstance(scores, dict):
         score = scores.get(str(label)) if score is None and label is not None else score
-        scores = {name: probability(value, None) for name, value in scores.items()}
+        scores = {name: metrics.probability(value, None) for name, value in scores.items()}
     has_all = isinstance(scores, dict) and None not in scores.values()
     return TextPrediction(
         example.id,
         label,
-        probability(score, None),
+        metrics.probability(score, None),
         scores if has_all else None,
         row.get("positive_label"),
         separator=row.get("label_separator") or None,
@@ -99,7 +97,7 @@ def _checked(where: str, key: str, label: Any) -> Any:
 
 
 def _as_files_say(tables: Tables) -> Tables:
-    # labels, several labels or numbers, as the values of both files say
+    # names, several labels or numbers, as the values of both files say
     gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
     if any(isinstance(label, list | tuple) for label in (*predicted, *gold)):
         of_model = {tuple(p.scores) for p in predictions if p.scores is not None}
@@ -115,9 +113,8 @@ def _as_files_say(tables: Tables) -> Tables:
             raise DataError(
                 f"{tables.files[1]}: its labels are not numbers ({error}), but the predictions are."
             ) from error
-    left_out = [prediction.decided.get("withheld") for prediction in predictions]
-    classes: Any = next((p.scores for p in predictions if p.scores), ())
     if any(isinstance(x, float) and not x.is_integer() for x in gold):
+        classes: Any = next((p.scores for p in predictions if p.scores), ())
         label_names = {NO_LABEL, *map(_name, gold), *map(str, classes)}
         if unknown := [label for label in predicted if str(label) not in label_names]:
             raise DataError(
@@ -129,12 +126,19 @@ def _as_files_say(tables: Tables) -> Tables:
         [label if isinstance(label, str) else _name(label) for label in side]
         for side in (gold, predicted)
     )
+    return replace(tables, gold=gold, predicted=predicted)
+
+
+def _with_usual_names(tables: Tables) -> Tables:
+    # of NLI labels, if all names are such labels
+    gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
+    left_out = (prediction.decided.get("withheld") for prediction in predictions)
     abstained = (label for label in left_out if isinstance(label, str))
-    names = dict.fromkeys((*gold, *predicted, *abstained, *classes))
-    names.pop(NO_LABEL, None)
-    renamed = {NO_LABEL: NO_LABEL} | canonical_names(names)  # all names or none
+    classes: Any = next((p.scores for p in predictions if p.scores), ())
+    names = {*gold, *predicted, *abstained, *classes} - {NO_LABEL}
+    renamed = {NO_LABEL: NO_LABEL} | canonical_names(names)
     if all(name == standard for name, standard in renamed.items()):
-        return replace(tables, gold=gold, predicted=predicted)
+        return tables
     gold, predicted = ([renamed[label] for label in side] for side in (gold, predicted))
     predictions = list(map(partial(_with_names, renamed=renamed), predictions))
     return replace(tables, gold=gold, predicted=predicted, predictions=predictions)
@@ -232,31 +236,38 @@ def named_positive(labels: Collection[str]) -> str | None:
     return None
 
 
-def unify(runs: list[Tables], positive: str | None) -> tuple[list[Tables], str]:
-    """Decide what all runs share: numbers or names, and the positive class, with a note on it."""
-    types = {run.type for run in runs}
-    if types == {LABEL, NUMBER}:  # whole numbers, which are names, are numbers next to others
+def all_as_numbers(runs: list[Tables]) -> list[Tables]:
+    """Read whole numbers, which are names, as numbers if other runs have other numbers."""
+    if {run.type for run in runs} == {LABEL, NUMBER}:
         if {type(prediction.label) for run in runs for prediction in run.predictions} <= _NUMBERS:
-            runs = [NUMBER.tables_of(run.examples, run.predictions) for run in runs]
-    of_labels = runs if types == {LABEL} else []
-    labels = {name for run in of_labels for name in (*run.gold, *run.predicted)} - {NO_LABEL}
+            return [NUMBER.tables_of(run.examples, run.predictions) for run in runs]
+    return runs
+
+
+def choose_positive(runs: Sequence[Tables], chosen: str | None) -> tuple[str | None, str]:
+    """Choose the positive class of two labels for all runs, with a note if their gold decides.
+
+    It is that of the user, who has ``chosen`` it, or of the model, else by name, else the rarer.
+    """
+    of_labels = runs if {run.type for run in runs} == {LABEL} else []
+    labels = {name for run in of_labels for name in run.labels or run.names}
     saved = {p.positive for run in of_labels for p in run.predictions if p.positive is not None}
     several = not of_labels or len({*canonical_names([*labels, *saved]).values()}) > 2
-    if positive is not None and several:
-        raise UserError(f"--positive {positive}: it applies to texts with one of two labels.")
-    if not of_labels:
-        return runs, ""
-    note = ""
+    if chosen is not None and several:
+        raise UserError(f"--positive {chosen}: it applies to texts with one of two labels.")
     if len(labels) != 2:
-        chosen = positive or next(iter(saved), None) if len(labels) == 1 else None
-    else:
-        of_runs = positive or (next(iter(saved)) if len(saved) == 1 else "")
-        name = canonical_names([*labels, of_runs])[of_runs]
-        in_files = name if positive or name in labels else None
-        chosen = positive_label(labels, Counter(runs[0].gold), in_files)
-        if not in_files and not named_positive(labels):
-            note = f"f1 scores {chosen!r}, the rarer label of gold; --positive names another."
-    return [replace(run, positive=chosen) for run in runs], note
+        return chosen or next(iter(saved), None) if len(labels) == 1 else None, ""
+    of_runs = chosen or (next(iter(saved)) if len(saved) == 1 else "")
+    name = canonical_names([*labels, of_runs])[of_runs]
+    in_files = name if chosen or name in labels else None
+    positive = positive_label(labels, Counter(runs[0].gold), in_files)
+    note = f"f1 scores {positive!r}, the rarer label of gold; --positive names another."
+    return positive, "" if in_files or named_positive(labels) else note
+
+
+def positive_of(tables: Tables) -> str | None:
+    """The positive class, whose F1 is ``f1``; None without one."""
+    return tables.positive or choose_positive([tables], None)[0]
 
 
 TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
@@ -363,12 +374,8 @@ def _with_ancestors(labels: str | Collection[str], separator: str) -> set[str]:
 
 
 def _ancestor_counts(tables: Tables) -> np.ndarray:
-    separator = tables.separator or ""
-    gold, predicted = (
-        [_with_ancestors(labels, separator) for labels in side]
-        for side in (tables.gold, tables.predicted)
-    )
-    return metrics.set_counts(gold, predicted)
+    with_ancestors = partial(_with_ancestors, separator=tables.separator or "")
+    return metrics.set_counts(tables.gold, tables.predicted, with_ancestors)
 
 
 HIERARCHICAL_METRICS = {
@@ -392,12 +399,9 @@ def _level_counts(tables: Tables, metric: Metric, level: int) -> np.ndarray:
     return metric.counts(replace(levels, names=tuple(sorted({*levels.names, *names}))))
 
 
-def _with_levels(tables: Tables) -> Tables:
-    # Adds the metrics of each level, if the predictions name the separator of levels: those of
-    # labels that are cut after a level, where a label with fewer levels stays as it is.
-    separator = next((p.separator for p in tables.predictions), tables.separator)
-    if separator is None:
-        return tables
+def _with_levels(tables: Tables, separator: str) -> Tables:
+    # Adds the metrics of each level: those of labels that are cut after a level, where a label with
+    # fewer levels stays as it is.
     names = {*tables.labels, *tables.items.gold, *tables.items.answer} - {None}
     of_type = tables.type.metrics
     levels = {
@@ -421,17 +425,26 @@ def _cost_counts(tables: Tables) -> np.ndarray:
 
 
 def _label_tables(tables: Tables) -> Tables:
-    if tables.files and (tables := _as_files_say(tables)).type is not LABEL:
-        return tables.type.tables(tables)
-    items, positive = decided_items(tables), tables.positive
-    labels = {*tables.labels} or {*items.gold, *items.answer} - {NO_LABEL}
-    if positive is None and len(labels) == 2:
-        positive = positive_label(labels, Counter(tables.gold))
-    tables = replace(tables, items=items, positive=positive)
+    names = {*tables.gold, *tables.predicted}
+    if None in names:
+        answers = [NO_LABEL if label is None else label for label in tables.predicted]
+        tables, names = replace(tables, predicted=answers), names - {None}
+    if tables.files and {*map(type, names)} != {str}:
+        tables = _as_files_say(tables)
+        if tables.type is not LABEL:
+            return tables.type.tables(tables)
+        names = {*tables.gold, *tables.predicted}
+    if tables.files and all(name.strip()[:1] in _NLI_INITIALS for name in names):
+        tables = _with_usual_names(tables)
+    gold, predicted, predictions = tables.gold, tables.predicted, tables.predictions
+    items = Items.of(range(len(gold)), gold, predicted, predictions=predictions)
+    labels = {*tables.labels, *items.gold, *items.answer} - {NO_LABEL}
+    tables = replace(tables, items=items, names=tuple(sorted(labels)))
     if any(example.votes is not None for example in tables.examples):
         distributions = [example.label_distribution() for example in tables.examples]
         tables = replace(tables, distributions=distributions)
-    return _with_levels(tables)
+    separator = next((p.separator for p in predictions), tables.separator)
+    return tables if separator is None else _with_levels(tables, separator)
 
 
 LABEL = PredictionType(
@@ -441,9 +454,9 @@ LABEL = PredictionType(
         "accuracy": Metric(metrics.item_counts, metrics.recall),
         **CLASS_METRICS,
         "f1": Metric(
-            lambda tables: metrics.item_counts(tables, tables.positive),
+            lambda tables: metrics.item_counts(tables, positive_of(tables)),
             metrics.f1,
-            attrgetter("positive"),
+            positive_of,
         ),
         "micro_f1": Metric(metrics.item_counts, metrics.f1, reported=False),
         "mean_cost": Metric(_cost_counts, metrics.mean, attrgetter("costs")),
@@ -452,6 +465,7 @@ LABEL = PredictionType(
         **HIERARCHICAL_METRICS,
     },
     default="accuracy",
+    answer=attrgetter("label"),  # None for a blank text
     tables=_label_tables,
     groupings=lambda tables: {"text length": by_length(tables, "texts")},
     calibrated=lambda tables: tables.items.take(tables.items.predicted != NO_LABEL),
@@ -487,7 +501,7 @@ def set_class_counts(tables: Tables) -> np.ndarray:
 
 
 def _num_wrong(tables: Tables) -> np.ndarray:
-    return metrics.by_example(tables, ~tables.items.credit)
+    return np.bincount(tables.items.example[~tables.items.credit], minlength=len(tables))
 
 
 def _hamming_counts(tables: Tables) -> np.ndarray:
@@ -503,12 +517,14 @@ def _hamming_loss(sums: np.ndarray) -> np.ndarray:
 
 def _with_label_items(tables: Tables) -> Tables:
     scores = [prediction.scores or {} for prediction in tables.predictions]
-    items = set_items(tables.gold, tables.predicted, scores)
+    items = metrics.set_items(tables.gold, tables.predicted, scores)
     if scores and all(prediction.scores is not None for prediction in tables.predictions):
         missed = np.array([label is None for label in items.predicted], bool)
         sides = zip(items.example[missed], items.gold[missed], strict=True)
         items.score[missed] = [1 - scores[index].get(label, math.nan) for index, label in sides]
-    return _with_levels(replace(tables, items=items))
+    tables = replace(tables, items=items, names=metrics.item_names(items, tables.labels))
+    separator = next((p.separator for p in tables.predictions), tables.separator)
+    return tables if separator is None else _with_levels(tables, separator)
 
 
 def _every_label(tables: Tables) -> Items:
@@ -580,7 +596,7 @@ def _as_numbers(tables: Tables) -> Tables:
         sides = [metrics.weighted_ranks(side, weights)[0] / len(gold) for side in sides]
     deviation = np.abs(sides[0] - sides[1])
     nothing = np.zeros(len(gold), bool)  # no number is exactly right
-    columns = {"deviation": deviation, "category": np.full(len(gold), category, object)}
+    columns: Any = {"deviation": deviation, "category": np.full(len(gold), category, object)}
     items = Items.of(range(len(gold)), gold, predicted, credit=nothing, **columns)
     return replace(tables, gold=gold, predicted=predicted, items=items, further_metrics=further)
 

@@ -9,7 +9,7 @@ over the labels that occur: the official score of SemEval-2010 task 8 if each se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -22,16 +22,14 @@ from finetune.data.spans import chars_to_words, words_to_chars
 from finetune.data.token_rows import TokenRow, read_relations
 from finetune.data.tokens import read_gold
 from finetune.evaluation import metrics
-from finetune.evaluation.items import (
-    Classes,
-    PredictionType,
-    Tables,
-    Wording,
-    probability,
-    set_items,
+from finetune.evaluation.metrics import ECE, Metric, item_names, probability, set_items
+from finetune.evaluation.prediction_types.spans import (
+    are_names,
+    check_words,
+    sentence_of_row,
+    sides_in_words,
 )
-from finetune.evaluation.metrics import ECE, Metric
-from finetune.evaluation.prediction_types.spans import check_words, sentence_of_row, sides_in_words
+from finetune.evaluation.tables import Classes, PredictionType, Tables, Wording
 from finetune.types import Relation, RelationPrediction, TokenExample
 
 
@@ -58,22 +56,21 @@ def _with_items(tables: Tables) -> Tables:
             category = "direction"
         categories.append(category)
     columns = {"category": np.array(categories, object)}
-    return replace(tables, items=replace(items, columns=columns))
+    items = replace(items, columns=columns)
+    return replace(tables, items=items, names=item_names(items, tables.labels))
 
 
 def _untyped_counts(tables: Tables) -> np.ndarray:
-    gold, predicted = (
-        [{(*r.subject[:2], *r.object[:2], r.label) for r in relations} for relations in side]
-        for side in (tables.gold, tables.predicted)
-    )
-    return metrics.set_counts(gold, predicted)
+    def untyped(relations: Collection[Relation]) -> set[Any]:
+        return {(*r.subject[:2], *r.object[:2], r.label) for r in relations}
+
+    return metrics.set_counts(tables.gold, tables.predicted, untyped)
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> RelationPrediction:
     # gold may have more words: those of a text are split where gold spans begin or end
     words = row.get("words", row.get("tokens"))
-    texts = isinstance(words, list) and all(isinstance(word, str) for word in words)
-    if not texts or "".join(words) != "".join(example.words):
+    if not are_names(words) or "".join(words) != "".join(example.words):
         check_words(where, words, example)
     sentence, spans = TokenRow(tuple(words), where), row.get("spans") or ()
     read_relations(row["relations"], where, spans, sentence)  # all of them, for its messages
@@ -107,6 +104,7 @@ RELATIONS = PredictionType(
     },
     default="relation_f1_strict",
     gold=attrgetter("relations"),
+    answer=attrgetter("relations"),
     parse=_parse,
     tables=_with_items,
     read_gold=partial(read_gold, relations=True),

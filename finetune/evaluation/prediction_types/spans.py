@@ -24,20 +24,17 @@ from finetune.data.tag_schemes import detect_scheme
 from finetune.data.token_rows import TokenRow, read_relations, read_spans
 from finetune.data.tokens import read_gold
 from finetune.evaluation import metrics
-from finetune.evaluation.items import (
+from finetune.evaluation.metrics import ECE, RATES, Items, Metric
+from finetune.evaluation.tables import (
     Classes,
     Grouping,
-    Items,
     PredictionType,
     Tables,
     Wording,
     buckets,
     count,
-    probability,
-    set_items,
     wrong_value,
 )
-from finetune.evaluation.metrics import ECE, RATES, Metric
 from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, Span, SpanPrediction, TokenExample, quantity
 
@@ -194,7 +191,7 @@ def matched_items(
 
     The ``category`` says how both spans correspond.
     """
-    items = set_items(gold, predicted, scores, match_spans)
+    items = metrics.set_items(gold, predicted, scores, match_spans)
     kinds = np.fromiter(map(match_kind, items.gold, items.predicted), object)
     return replace(items, columns={"category": kinds})
 
@@ -203,19 +200,14 @@ def _matching_counts(tables: Tables, criterion: str) -> np.ndarray:
     matches = tables.items.columns["category"]
     credits = np.array([CRITERIA[criterion].get(category, 0.0) for category in matches])
     counts = metrics.item_counts(tables).astype(np.float64)
-    counts[:, 0] = metrics.by_example(tables, credits)
+    counts[:, 0] = np.bincount(tables.items.example, credits, len(tables))
     return counts
 
 
-def subgroup_f1(sums: np.ndarray) -> np.ndarray:
-    """The F1 of a subgroup of spans, from gold, found, predicted and correct [..., 4] -> [...].
-
-    Found and correct differ where the subgroup of a span depends on the spans around it (depth).
-    """
-    recall, precision = (
-        metrics.ratio(sums[..., 1], sums[..., 0]),
-        metrics.ratio(sums[..., 3], sums[..., 2]),
-    )
+def _subgroup_f1(sums: np.ndarray) -> np.ndarray:
+    # from gold, found, predicted and correct spans; found and correct differ where the subgroup of
+    # a span depends on the spans around it (depth)
+    recall, precision = (metrics.ratio(sums[..., n + 1], sums[..., n]) for n in (0, 2))
     return metrics.ratio(2 * precision * recall, precision + recall)
 
 
@@ -316,7 +308,7 @@ def span_groupings(tables: Tables) -> dict[str, Grouping]:
             cells={
                 "precision": lambda sums: metrics.ratio(sums[..., 3], sums[..., 2]),
                 "recall": lambda sums: metrics.ratio(sums[..., 1], sums[..., 0]),
-                "f1": subgroup_f1,
+                "f1": _subgroup_f1,
                 **{"gold": count(0), "found": count(1), "predicted": count(2), "correct": count(3)},
             },
             rate="f1",
@@ -350,7 +342,7 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 def _with_items(tables: Tables) -> Tables:
     scores_by_span = [dict(zip(p.spans, p.scores, strict=True)) for p in tables.predictions]
     items = matched_items(tables.gold, tables.predicted, scores_by_span)
-    return replace(tables, items=items)
+    return replace(tables, items=items, names=metrics.item_names(items, tables.labels))
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
@@ -381,7 +373,7 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPre
         example.id,
         example.words,
         read.spans,
-        tuple(probability(score_of.get(span)) for span in read.spans),
+        tuple(metrics.probability(score_of.get(span)) for span in read.spans),
         misaligned=read.misaligned,
     )
 
@@ -405,6 +397,7 @@ SPANS = PredictionType(
     metrics={**metrics.rates("span_{}_strict"), **SPAN_METRICS},
     default="span_f1_strict",
     gold=attrgetter("spans"),
+    answer=attrgetter("spans"),
     parse=_parse,
     tables=_with_items,
     read_gold=read_gold,

@@ -31,19 +31,7 @@ from finetune.data.tag_schemes import (
 from finetune.data.token_rows import read_spans
 from finetune.data.tokens import read_token_file
 from finetune.evaluation import metrics
-from finetune.evaluation.items import (
-    Classes,
-    Grouping,
-    Items,
-    PredictionType,
-    Tables,
-    Wording,
-    buckets,
-    probability,
-    right_by_group,
-    wrong_value,
-)
-from finetune.evaluation.metrics import CLASS_METRICS, ECE, Metric
+from finetune.evaluation.metrics import CLASS_METRICS, ECE, Items, Metric
 from finetune.evaluation.prediction_types.spans import (
     ONE_TAG_EACH,
     SENTENCE_LENGTHS,
@@ -55,6 +43,16 @@ from finetune.evaluation.prediction_types.spans import (
     sentence_of_row,
     sides_in_words,
     span_groupings,
+)
+from finetune.evaluation.tables import (
+    Classes,
+    Grouping,
+    PredictionType,
+    Tables,
+    Wording,
+    buckets,
+    right_by_group,
+    wrong_value,
 )
 from finetune.types import Span, TokenExample, TokenPrediction, UserError, quantity
 
@@ -84,7 +82,9 @@ def _tag_tables(tables: Tables) -> Tables:
             )
     scheme, other = tables.schemes
     if scheme is None:
-        return replace(tables, type=PLAIN_TAGS, items=_word_items(tables))
+        items = _word_items(tables)
+        names = metrics.item_names(items, tables.labels)
+        return replace(tables, type=PLAIN_TAGS, items=items, names=names)
     tables = replace(tables, type=TAGS, schemes=(scheme, other or scheme))
     items = matched_items(*_span_sets(tables, strict=False))
     if scores := _word_probabilities(tables):  # a span has the mean of its words
@@ -92,7 +92,7 @@ def _tag_tables(tables: Tables) -> Tables:
         for item, (index, span) in enumerate(zip(items.example.tolist(), spans, strict=True)):
             words = scores[index][span.start : span.end]
             items.score[item] = sum(words) / (span.end - span.start)
-    return replace(tables, items=items)
+    return replace(tables, items=items, names=metrics.item_names(items, tables.labels))
 
 
 def _span_sets(tables: Tables, strict: bool) -> tuple[list[set[Span]], list[set[Span]]]:
@@ -104,12 +104,10 @@ def _span_sets(tables: Tables, strict: bool) -> tuple[list[set[Span]], list[set[
 
 
 def _strict_counts(tables: Tables, name: str | None = None) -> np.ndarray:
-    return metrics.set_counts(
-        *(
-            [{span for span in spans if name in (None, span.label)} for spans in side]
-            for side in _span_sets(tables, strict=True)
-        )
-    )
+    def of_name(spans: set[Span]) -> set[Span]:
+        return {span for span in spans if name in (None, span.label)}
+
+    return metrics.set_counts(*_span_sets(tables, strict=True), of_name)
 
 
 @lru_cache(maxsize=65536)
@@ -184,10 +182,11 @@ def _parse(row: Mapping[str, Any], where: str, example: TokenExample) -> TokenPr
         )
     if row.get("words") not in (None, [*example.words]):
         check_words(where, row["words"], example)
-    read_spans(row.get("withheld") or (), where, len(example.words))
+    if row.get("withheld"):
+        read_spans(row["withheld"], where, len(example.words))
     listed, scores = row.get("scores"), tuple[float, ...]()
     if isinstance(listed, list) and len(listed) == len(row["tags"]):
-        probabilities = tuple(map(probability, listed))
+        probabilities = tuple(map(metrics.probability, listed))
         scores = () if any(map(math.isnan, probabilities)) else probabilities
     tags = tuple(tag or NO_TAG for tag in row["tags"])
     return TokenPrediction(example.id, example.words, tags, scores)
@@ -209,9 +208,11 @@ def _groupings(tables: Tables) -> dict[str, Grouping]:
     return {name: right_by_group(tables.items, *group, "words") for name, group in groups.items()}
 
 
+_FORMS = {"span_{}_conll": metrics.item_counts, "span_{}_strict": _strict_counts}
 _SHARED: dict[str, Any] = {
     "wording": Wording("tags", "sentence", "words"),
     "gold": attrgetter("tags"),
+    "answer": attrgetter("tags"),
     "parse": _parse,
     "tables": _tag_tables,
     "read_gold": read_token_file,
@@ -232,11 +233,7 @@ TAGS = PredictionType(
     default="span_f1_conll",
     calibrated=_word_items,
     groupings=span_groupings,
-    classes=Classes(
-        "type",
-        {"span_{}_conll": metrics.item_counts, "span_{}_strict": _strict_counts},
-        confusions=True,
-    ),
+    classes=Classes("type", _FORMS, confusions=True),
     **_SHARED,
 )
 PLAIN_TAGS = PredictionType(

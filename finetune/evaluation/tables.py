@@ -1,4 +1,4 @@
-"""Predictions and their gold as columns, and the interface of a prediction type.
+"""Predictions and their gold as tables, and the interface of a prediction type.
 
 Scores, intervals, comparisons, subgroups, lists of errors, calibration and the report are functions
 of ``Tables``: ``items`` has a row for each decision, ``examples`` and ``predictions`` one for each
@@ -10,19 +10,18 @@ Shapes: N examples, I items, G subgroups.
 
 from __future__ import annotations
 
-import math
-import operator
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from finetune.data import DataError
 from finetune.evaluation.decisions import Costs
-from finetune.evaluation.metrics import Metric, mean, means, name_of
+from finetune.evaluation.metrics import Items, Metric, mean, means
 from finetune.types import UserError, noun_of, quantity
 
 if TYPE_CHECKING:
@@ -61,130 +60,7 @@ class Classes(NamedTuple):
 # --- Tables ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Items:
-    """Decisions as columns: a row has a gold and a predicted value; one of them may be None.
-
-    Attributes:
-        example: The index of the example [I], in order.
-        gold: Gold values [I]: labels, tags, a ``Span``, a ``Relation`` or numbers.
-        predicted: Predicted values [I], also if the model abstained; "" for a blank text.
-        answer: The same, but "" where the model abstained [I].
-        score: Probabilities of the decisions [I], NaN where they are not known.
-        credit: Whether predictions are right, or the fraction that is [I].
-        correct: The same, but 0 where the model abstained [I].
-        abstained: Whether the model abstained [I].
-        columns: Further columns of a type [I], such as the ``category`` of errors.
-    """
-
-    example: np.ndarray
-    gold: np.ndarray
-    predicted: np.ndarray
-    answer: np.ndarray
-    score: np.ndarray
-    credit: np.ndarray
-    correct: np.ndarray
-    abstained: np.ndarray
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        example: Any,
-        gold: Iterable[Any],
-        predicted: Iterable[Any],
-        score: Iterable[float | None] | None = None,
-        *,
-        credit: Any = None,
-        abstained: Any = None,
-        **columns: np.ndarray,
-    ) -> Items:
-        """Make columns; by default a prediction is right if it equals gold, and no score known."""
-        sides = [np.fromiter(side, dtype=object) for side in (gold, predicted)]
-        number, scores = len(sides[0]), [] if score is None else list(score)
-        if credit is None:
-            credit = np.fromiter(map(operator.eq, *sides), bool, number)
-        credit = np.asarray(credit)
-        abstained = np.zeros(number, bool) if abstained is None else np.asarray(abstained, bool)
-        return cls(
-            example=np.asarray(example, dtype=np.int64),
-            gold=sides[0],
-            predicted=sides[1],
-            answer=np.where(abstained, "", sides[1]),
-            score=np.array(scores, float) if scores else np.full(number, math.nan),
-            credit=credit,
-            correct=credit * ~abstained,
-            abstained=abstained,
-            columns=columns,
-        )
-
-    def __len__(self) -> int:
-        return len(self.example)
-
-    def take(self, rows: Any) -> Items:
-        """Take some of the rows."""
-        columns = {name: values[rows] for name, values in self.columns.items()}
-        common = {name: v[rows] for name, v in vars(self).items() if name != "columns"}
-        return Items(**common, columns=columns)
-
-    @property
-    def has_sizes(self) -> bool:
-        """True if errors have a size, their ``deviation``, and not a category."""
-        return "deviation" in self.columns
-
-    def category(self, item: int) -> str:
-        """The category of an item that is wrong."""
-        if self.abstained[item]:
-            return "abstained"
-        if "category" in self.columns:
-            return str(self.columns["category"][item])
-        gold, answer = self.gold[item], self.answer[item]
-        if gold is None or answer is None:
-            return "false positive" if gold is None else "miss"
-        return f"{gold} taken for {answer}" if answer else "blank text"
-
-    @property
-    def answered(self) -> Items:
-        """The items with a prediction, also if the model abstained."""
-        return self.take(np.array([value is not None for value in self.predicted], bool))
-
-
-def _equal_pairs(gold: set[Any], predicted: set[Any]) -> list[tuple[Any, Any]]:
-    of_gold = [(value, value if value in predicted else None) for value in sorted(gold)]
-    return [*of_gold, *((None, value) for value in sorted(predicted - gold))]
-
-
-def set_items(
-    gold: Iterable[Collection[Any]],
-    predicted: Iterable[Collection[Any]],
-    scores_by_example: Sequence[Mapping[Any, float]] = (),
-    pairs_of: Callable[[set[Any], set[Any]], Iterable[tuple[Any, Any]]] = _equal_pairs,
-) -> Items:
-    """Make an item of each pair of the two sets of each example, with the scores of the example.
-
-    By default gold is paired with the equal prediction, and other predictions follow alone.
-    """
-    sides = enumerate(zip(map(set, gold), map(set, predicted), strict=True))
-    rows = [(index, *pair) for index, both in sides for pair in pairs_of(*both)]
-    example, of_gold, answers = list(zip(*rows, strict=True)) or ((), (), ())
-    pairs = zip(example, answers, strict=True) if scores_by_example else ()
-    scores = (scores_by_example[index].get(value, math.nan) for index, value in pairs)
-    return Items.of(example, of_gold, answers, scores)
-
-
 NO_ITEMS = Items.of((), (), ())
-
-
-def decided_items(tables: Tables, **columns: np.ndarray) -> Items:
-    """Make an item for each example, also of answers that a model left out when it abstained."""
-    scores = [prediction.score for prediction in tables.predictions]
-    left_out = [prediction.decided.get("withheld") for prediction in tables.predictions]
-    left_out = left_out or [None] * len(tables)
-    pairs = zip(tables.predicted, left_out, strict=True)
-    predicted = [answer if other is None else other for answer, other in pairs]
-    abstained = [other is not None for other in left_out]
-    example = range(len(predicted))
-    return Items.of(example, tables.gold, predicted, scores, abstained=abstained, **columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,11 +126,11 @@ class Tables:
         predictions = self.predictions if is_labeled else ()
         is_blank = [p.label is None and p.decided.get("withheld") is None for p in predictions]
         pairs = zip(predictions, is_blank, strict=True)
-        rows = [prediction.scores for prediction, blank in pairs if not blank]
-        if not rows or None in rows:
+        rows = [{} if blank else prediction.scores for prediction, blank in pairs]
+        names: Mapping[str, float] = next(filter(None, rows), {})
+        if all(is_blank) or None in rows:
             return []
-        nothing, filled = dict.fromkeys(rows[0], 0.0), iter(rows)
-        return [nothing if blank else next(filled) for blank in is_blank]
+        return [row or dict.fromkeys(names, 0.0) for row in rows]
 
     @property
     def documents(self) -> list[str | None]:
@@ -369,13 +245,16 @@ class PredictionType:
     parse: Callable[[_Row, str, Any], Any]
     """From a row, its location and its example to the prediction, as ``to_dict()`` wrote it."""
     tables: Callable[[Tables], Tables]
-    """Adds to gold and predicted values the decisions, and what whole lists decide, such as the
-    positive class; in values of ``files`` it finds labels, tags of a scheme, or numbers."""
+    """Adds to gold and predicted values the decisions, the names of classes, and what whole lists
+    decide, such as the positive class; in values of ``files`` it finds labels, tags of a scheme, or
+    numbers."""
     read_gold: Callable[..., Iterable[Any]]
     """From a file to its examples with gold; ``columns``, ``usual_columns`` and ``encoding`` are
     options."""
     gold_of_row: Callable[[int, str, _Row], Any]
     """From the index, the location and the content of a row to the example that it holds."""
+    answer: Callable[[Any], Any] = attrgetter("value")
+    """From a prediction to its predicted value."""
     calibrated: Callable[[Tables], Items] = lambda tables: tables.items.answered
     """The decisions whose probabilities are compared with how often they are right."""
     groupings: Callable[[Tables], Mapping[str, Grouping]] = lambda _: {}
@@ -399,7 +278,7 @@ class PredictionType:
     ) -> Tables:
         """Make the tables of predictions for examples that all have gold."""
         gold = list(map(self.gold, examples))
-        predicted = [prediction.value for prediction in predictions]
+        predicted = list(map(self.answer, predictions))
         return self.of_values(gold, predicted, examples=examples, predictions=predictions, **fields)
 
     def of_values(
@@ -417,22 +296,10 @@ class PredictionType:
                 f"{len(gold)} gold and {quantity(len(predicted), unit)}: every one needs exactly "
                 "one prediction"
             )
-        values = Tables(type=self, gold=gold, predicted=predicted, labels=tuple(labels), **fields)
-        tables = self.tables(values)
-        if not tables.type.classes:
-            return tables
-        named = {*tables.items.gold, *tables.items.answer} - {None, ""}
-        return replace(tables, names=tuple(sorted({*tables.labels, *map(name_of, named)})))
-
-
-# --- Values in the rows of prediction files -------------------------------------------------------
+        sides: dict[str, Any] = {"gold": gold, "predicted": predicted}
+        return self.tables(Tables(type=self, **sides, labels=tuple(labels), **fields))
 
 
 def wrong_value(where: str, key: str, legal: str, value: Any) -> DataError:
-    """Make the error of a value that is not legal."""
+    """Make the error of a value of a row that is not legal."""
     return DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
-
-
-def probability(value: Any, unknown: Any = math.nan) -> Any:
-    """Read a value of a row as a probability; ``unknown`` for anything else."""
-    return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else unknown
