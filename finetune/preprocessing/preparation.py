@@ -13,11 +13,10 @@ import ast
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import finetune
@@ -28,6 +27,7 @@ from finetune.data.checks import check_data
 from finetune.data.choices import CHOICES
 from finetune.data.dataset import WARNING, Dataset, remember_fingerprint
 from finetune.data.examples import Examples
+from finetune.data.hub import Download
 from finetune.data.questions import QUESTIONS
 from finetune.data.rows import RowReader
 from finetune.data.sources import PartOf, SourceContent, content_of, is_test, resolve
@@ -233,53 +233,64 @@ def prepared_data(
         return make()  # takes seconds, and the whole input would be hashed for the cache
     train = PartOf(config.data if data is None else data, most_rows=most)
     sources = list(map(resolve, [train, *named_test_sets(config.test_sets).values()]))
-    inputs = inputs_of(config, sources, list(map(content_of, sources)))
-    if inputs is None:
-        return make()
-    prepared = inputs.prepared(partial(read_and_divide, task, config, data))
+    make_for_any = partial(read_and_divide, task, config, data)
+    prepared = cached(make_for_any, config, sources, list(map(content_of, sources)))
     # most checkpoints have the labels in the order of the data
     return make() if saved and tuple(prepared.derived["labels"]) != saved else prepared
 
 
-def inputs_of(
-    config: TrainConfig, sources: Sequence[Any], contents: Sequence[SourceContent], **more: Any
-) -> Inputs | None:
-    """The inputs of large data, with all settings that prepared data may depend on.
+def cached(
+    make: Callable[[], Prepared],
+    config: TrainConfig,
+    sources: Sequence[Any],
+    contents: Sequence[SourceContent],
+    **more: Any,
+) -> Prepared:
+    """Take large data from the cache, or prepare them and keep them there.
 
-    Small data, data in memory and data without the cache have none.
+    Small data and data in memory are prepared. Of several processes one prepares large data, and
+    the others wait for it.
 
     Args:
-        config: The settings.
+        make: Prepares the data.
+        config: The settings; those that prepared data may depend on are part of the key.
         sources: The sources of the data.
         contents: The content of each source.
         more: Further settings, values of JSON.
     """
-    if not is_enabled():
-        return None
+    files = [path for content in contents if isinstance(content, Sequence) for path in content]
+    downloads = [content for content in contents if isinstance(content, Download)]
+    try:
+        size = sum(path.stat().st_size for path in files) + sum(d.size for d in downloads)
+        is_known = None not in contents and all(d.used.revision for d in downloads)
+        is_kept = is_enabled() and is_known and size >= MIN_BYTES
+        hashes = list(map(file_hash, files)) if is_kept else []
+    except OSError:
+        is_kept = False  # the readers report it
+    if not is_kept:
+        return make()
     marks = affects_of(type(config))
-    files, commits, size = list[Path](), list[str](), 0
     hashed = {
+        "versions": [VERSION, finetune.__version__],
         "task": config.description.name,
         "sources": list(map(repr, sources)),
         "settings": {n: value for n, value in settings(config).items() if marks[n].data},
-        "commits": commits,
+        "files": hashes,
+        "commits": [str(download.used) for download in downloads],
         **more,
     }
-    try:
-        for content in contents:
-            if content is None:
-                return None
-            if isinstance(content, Sequence):
-                files += content
-                size += sum(path.stat().st_size for path in content)
-            elif content.used.revision is None:
-                return None
-            else:
-                commits.append(str(content.used))
-                size += content.size
-        return Inputs(files, hashed) if size >= MIN_BYTES else None
-    except OSError:
-        return None  # the readers report it
+    key = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+    if (earlier := _load(key)) is not None:
+        return earlier
+    with making(CACHE_NAME, key) as waited:
+        if (earlier := _load(key)) is not None:
+            return earlier
+        if not waited:
+            fresh = make()
+            if fresh.is_large and list(map(file_hash, files)) == hashes:
+                return _saved(key, fresh) or fresh
+            return fresh
+    return make()  # small data, or there is no room: each process reads for itself
 
 
 def limited(data: Dataset, config: TrainConfig) -> Dataset:
@@ -349,33 +360,6 @@ def _without_unlabeled_tests(task: TaskData, data: Dataset) -> Dataset:
         else:
             splits[split] = examples
     return replace(data, splits=splits, notes=notes)
-
-
-class Inputs:
-    """The files that data are read from, and settings with commits of the hub: all that matters."""
-
-    def __init__(self, files: Sequence[Path], settings: Mapping[str, Any]) -> None:
-        self.files, self.settings = files, settings
-        self.hashes = list(map(file_hash, files))
-
-    def prepared(self, make: Callable[[], Prepared]) -> Prepared:
-        """Take the data from the cache, or prepare them and keep them there if they are large.
-
-        Of several processes one makes them, and the others wait for it.
-        """
-        hashed = [VERSION, finetune.__version__, self.hashes, self.settings]
-        key = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
-        if (cached := _load(key)) is not None:
-            return cached
-        with making(CACHE_NAME, key) as waited:
-            if (cached := _load(key)) is not None:
-                return cached
-            if not waited:
-                fresh = make()
-                if fresh.is_large and list(map(file_hash, self.files)) == self.hashes:
-                    return _saved(key, fresh) or fresh
-                return fresh
-        return make()  # small data, or there is no room: each process reads for itself
 
 
 def _load(key: str) -> Prepared | None:

@@ -27,9 +27,8 @@ from finetune.data.splitting import sampling_probabilities
 from finetune.models.warm_start import LANGUAGE_MODELS
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.preparation import (
-    Inputs,
     Prepared,
-    inputs_of,
+    cached,
     limited,
     with_held_out_splits,
 )
@@ -166,19 +165,21 @@ class Packer:
             begin, text_begin, limit = end, text_end, room
 
 
-def large_documents(
+def cached_documents(
     config: PretrainConfig, data: Any, tokenizer: SubwordTokenizer, longest: int
-) -> Inputs | None:
-    """List the files of large running text, with everything that their sequences depend on."""
+) -> Prepared:
+    """Pack documents as ``packed_documents`` does; take large running text from the cache."""
+    make = partial(packed_documents, config, data, tokenizer, longest)
     part = data if isinstance(data, PartOf) else PartOf(data)
     if not isinstance(part.spec, str | Path) or not str(part.spec).strip():
-        return None
+        return make()
     sources = text_sources(str(part.spec), config.encoding)
     contents = [
         content_of(resolve(source.hub)) if source.hub else source.files for source in sources
     ]
     read = part.without_test, longest, tokenizer.leading_space, tokenizer.placeholder
-    return inputs_of(config, sources, contents, read=read, tokenizer=tokenizer.backend.to_str())
+    of_tokenizer = {"read": read, "tokenizer": tokenizer.backend.to_str()}
+    return cached(make, config, sources, contents, **of_tokenizer)
 
 
 def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longest: int) -> Prepared:
@@ -243,9 +244,7 @@ def load_packed(task: type[Task], config: Any, data: Any = None) -> tuple[Task, 
     if config.nsp:
         longest -= tokenizer.pair.num_special - tokenizer.single.num_special
     data = config.data if data is None else data
-    make = partial(packed_documents, config, data, tokenizer, longest)
-    inputs = large_documents(config, data, tokenizer, longest)
-    packed, derived, _ = inputs.prepared(make) if inputs else make()
+    packed, derived, _ = cached_documents(config, data, tokenizer, longest)
     fields = PretrainingTask.derive(config, packed)
     state = PretrainingState(config=config, max_length=limit, **fields)
     notes, names = [*packed.notes], encoder.architectures or ()

@@ -16,7 +16,6 @@ from finetune.config.tasks import TrainConfig
 from finetune.data import columns
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE
 from finetune.preprocessing import preparation
-from finetune.preprocessing.preparation import Inputs
 from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_folder
 from finetune.training import cache as encoding_cache
@@ -50,21 +49,14 @@ def without_validation(config: TrainConfig) -> None:
         file.unlink()
 
 
-_prepared = Inputs.prepared
-
-
 def ways(monkeypatch: pytest.MonkeyPatch, processes: int = 1) -> Iterator[str]:
     """Keep rows in memory, then on disk, and then read those that are there."""
-
-    def cached(inputs: Inputs, make: Any) -> Any:
-        return _prepared(inputs, None)  # type: ignore[arg-type]
-
     yield "memory"
     data.keep_on_disk(monkeypatch, processes=processes)
     monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
     monkeypatch.setattr(preparation, "MIN_BYTES", 0)
     yield "disk"
-    monkeypatch.setattr(Inputs, "prepared", cached)
+    monkeypatch.setattr(preparation, "making", None)  # nothing is made again
     yield "cached"
 
 
