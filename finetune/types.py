@@ -46,6 +46,10 @@ class UserError(ValueError):
     """
 
 
+class DataError(UserError):
+    """An error in the user's data; the message names file, line, and the correction."""
+
+
 class CustomFunctionError(Exception):
     """A metric or loss that the user wrote raised an error, which is the cause of this one."""
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.annotation.rows import counted
-from finetune.data.dataset import DataError
 from finetune.data.files import IGNORED_NAMES, read_characters, read_lines
 from finetune.data.token_rows import TokenRow, covers, read_relations, with_spans
 from finetune.data.word_splitting import split_words
-from finetune.types import Relation, quantity
+from finetune.types import DataError, Relation, quantity
 
 _TEXT_BOUND = re.compile(r"(T\S*)\t([^\t]+?) (\d+ \d+(?:;\d+ \d+)*) *(?:\t(.*))?")
 _RELATION = re.compile(r"R\S*\t(\S+) +[^\s:]+:(T\S*) +[^\s:]+:(T\S*)\s*")

@@ -11,8 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from finetune.annotation.rows import AnnotatedRow, merged
-from finetune.data.dataset import DataError
-from finetune.types import TextExample
+from finetune.types import DataError, TextExample
 
 COMMENTS = "Comments"
 """Column of every export of doccano."""

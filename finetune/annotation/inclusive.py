@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finetune.data.dataset import DataError
 from finetune.data.files import Row
-from finetune.types import quantity
+from finetune.types import DataError, quantity
 
 
 def sentence_rows(row: Mapping[str, Any], where: str) -> Iterator[Row]:

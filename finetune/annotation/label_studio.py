@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, merged
-from finetune.data.dataset import DataError
 from finetune.data.files import Row
-from finetune.types import TextExample
+from finetune.types import DataError, TextExample
 
 ANNOTATOR = "_annotator_id"
 """Column of the rows of all annotations."""

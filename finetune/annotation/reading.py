@@ -11,14 +11,13 @@ from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, Annotations, coun
 from finetune.config.recipes import local_path
 from finetune.data import texts, token_rows
 from finetune.data.conll import looks_like_conll
-from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, ReadOptions, Row, open_data
 from finetune.data.json_files import not_an_object
 from finetune.data.labels import convert_labels
 from finetune.data.tables import Table, check_columns, open_text_table, read_file
 from finetune.data.tag_conversion import to_bio
 from finetune.data.token_rows import TokenRow, token_row, word_columns
-from finetune.types import TokenExample
+from finetune.types import DataError, TokenExample
 
 _SKIPPED_ANSWERS = ("reject", "ignore")
 """Values of the column ``answer`` of Prodigy with which an annotator excludes a row."""

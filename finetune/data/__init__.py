@@ -7,10 +7,9 @@ from finetune.data.checks import Finding as Finding
 from finetune.data.checks import check_data as check_data
 from finetune.data.checks import document_notes as document_notes
 from finetune.data.checks import render as render
-from finetune.data.dataset import WITHOUT_LEAKS as WITHOUT_LEAKS
-from finetune.data.dataset import DataError as DataError
-from finetune.data.dataset import Dataset as Dataset
-from finetune.data.dataset import fingerprint as fingerprint
+from finetune.data.examples import WITHOUT_LEAKS as WITHOUT_LEAKS
+from finetune.data.examples import Dataset as Dataset
+from finetune.data.examples import fingerprint as fingerprint
 from finetune.data.hub import DATASET_ALIASES as DATASET_ALIASES
 from finetune.data.hub import hub_dataset as hub_dataset
 from finetune.data.splitting import assign_folds as assign_folds
@@ -26,3 +25,4 @@ from finetune.data.tokens import read_gold as read_gold
 from finetune.data.tokens import read_token_file as read_token_file
 from finetune.data.tokens import read_tokens as read_tokens
 from finetune.data.tokens import split_at_gold as split_at_gold
+from finetune.types import DataError as DataError

@@ -14,8 +14,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from finetune.data.dataset import WARNING, WITHOUT_LEAKS, Dataset
-from finetune.data.examples import BLANK, DAMAGED, Examples, indices_of
+from finetune.data.examples import (
+    BLANK,
+    DAMAGED,
+    WARNING,
+    WITHOUT_LEAKS,
+    Dataset,
+    Examples,
+    indices_of,
+)
 from finetune.data.labels import variants, voted_names
 from finetune.data.questions import START_COLUMN, misplaced, too_many_misplaced
 from finetune.data.spans import (

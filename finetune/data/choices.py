@@ -13,13 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from finetune.data.dataset import DataError
 from finetune.data.files import Row
 from finetune.data.json_files import json_cell
 from finetune.data.labels import MISSING
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader
 from finetune.data.tables import Columns, MissingColumn, Table, is_missing, text_cell
-from finetune.types import ChoiceQuestion, abbreviated, quantity
+from finetune.types import ChoiceQuestion, DataError, abbreviated, quantity
 
 _ROLES = ("context", "question", "choices", "label")
 CONTEXT_COLUMNS = tuple("context article passage dialogue premise sent1 ctx_a text".split())

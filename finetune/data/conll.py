@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, Line, ReadOptions, keep_error
 from finetune.data.tables import Table
 from finetune.data.tag_schemes import SPAN_TAG
 from finetune.data.token_rows import TokenRow
-from finetune.types import did_you_mean, quantity
+from finetune.types import DataError, did_you_mean, quantity
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 COLUMN_NAMES = {

@@ -30,12 +30,14 @@ import xxhash
 
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
-from finetune.data.dataset import DataError
 from finetune.registry import FORMATS
+from finetune.types import DataError
 
 IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "dataset_infos"}
 """First words of the names of files that hold no data."""
 UTF_8 = "utf-8"
+CONVERT_ADVICE = "for an export of an annotation tool: finetune convert FILE --out data.jsonl"
+"""What to do with a file of another shape."""
 COMPRESSIONS = (".gz", ".zst")
 """Suffixes of compressed files, after the suffix of the format."""
 SUFFIXES = {

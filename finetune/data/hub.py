@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data import examples as holder
-from finetune.data.dataset import DataError
 from finetune.data.files import ReadOptions, Row
 from finetune.data.tables import Table, class_names, parquet_rows
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
-from finetune.types import abbreviated, did_you_mean
+from finetune.types import DataError, abbreviated, did_you_mean
 
 PARQUET_COPY = "refs/convert/parquet"
 """Revision with the hub's Parquet copy: `datasets` no longer runs the scripts of some sets."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from finetune.data.dataset import DataError
 from finetune.data.files import Row
 from finetune.data.hub import dataset_table
 from finetune.data.tables import Table, refuse_repeated
+from finetune.types import DataError
 
 
 def memory_tables(data: Any) -> dict[str, Table]:

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.values import conforms, description
-from finetune.data.dataset import CONVERT_ADVICE, DataError
-from finetune.data.files import DataFile, ReadOptions, Row, keep_error
+from finetune.data.files import CONVERT_ADVICE, DataFile, ReadOptions, Row, keep_error
 from finetune.data.tables import Table
-from finetune.types import UserError
+from finetune.types import DataError, UserError
 
 _JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
 _JSON_ADVICE = f": write {_JSON_ROW}."

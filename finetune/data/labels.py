@@ -13,7 +13,7 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any, NamedTuple
@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finetune.config.values import finite_number
-from finetune.data.dataset import CONVERT_ADVICE, DataError, Dataset
-from finetune.data.examples import Examples
+from finetune.data.examples import Dataset, Examples
+from finetune.data.files import CONVERT_ADVICE
 from finetune.data.json_files import json_cell
-from finetune.types import TextExample, abbreviated, quantity
+from finetune.types import DataError, TextExample, abbreviated, quantity
 
 MISSING = ("", "-", "nan")
 """Texts, in lower case, that mean *no label*: empty, ``-`` (SNLI, no majority), pandas' ``NaN``."""
@@ -361,3 +361,8 @@ def with_standard_names(data: Dataset) -> Dataset:
         notes=[*data.notes, f"labels mapped by name: {listed}"],
         label_order=tuple(dict.fromkeys(mapped.get(name, name) for name in data.label_order)),
     )
+
+
+def numbered_order(labels: Collection[str], order: Sequence[str]) -> list[str]:
+    """Sort labels in the order of their numbers; none if they are not all in ``order``."""
+    return [name for name in order if name in labels] if {*labels} <= {*order} else []

@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
 from finetune.data.files import Row
 from finetune.data.json_files import json_cell
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.tables import MissingColumn, Table, is_missing, text_cell, whole_number
-from finetune.types import Answer, Question, quantity
+from finetune.types import Answer, DataError, Question, quantity
 
 USUAL_COLUMNS = {
     "question": ("question", "query", "text"),

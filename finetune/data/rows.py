@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Literal
 
 from finetune.data import examples as holder
-from finetune.data.dataset import DataError, Dataset
-from finetune.data.examples import Examples, collected
+from finetune.data.examples import Dataset, Examples, collected
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, keep_error
 from finetune.data.sources import open_input, open_splits
 from finetune.data.tables import MissingColumn, Table, check_columns, column_notes, open_text_table
 from finetune.runtime.memory import without_garbage_collection
-from finetune.types import abbreviated
+from finetune.types import DataError, abbreviated
 
 Make = Callable[[int, Any], Any]
 """Makes an example, given its ``id`` and a row; None leaves the row out."""

@@ -12,12 +12,11 @@ from typing import Any
 
 from finetune.config.recipes import local_path
 from finetune.config.tasks import column_map
-from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, format_of
 from finetune.data.sources import data_files, resolve
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import input_type_of, read_token_file
-from finetune.types import TextExample
+from finetune.types import DataError, TextExample
 
 Unit = tuple[str, str]
 """A text of one or several lines, and its ``file:line``."""

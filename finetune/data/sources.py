@@ -19,7 +19,7 @@ from typing import Any
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data import examples as holder
-from finetune.data.dataset import DataError, Dataset
+from finetune.data.examples import Dataset
 from finetune.data.files import (
     COMPRESSIONS,
     IGNORED_NAMES,
@@ -42,7 +42,7 @@ from finetune.data.hub import (
 )
 from finetune.data.in_memory import memory_tables
 from finetune.data.tables import Table, joined
-from finetune.types import abbreviated, did_you_mean, quantity
+from finetune.types import DataError, abbreviated, did_you_mean, quantity
 
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from finetune.data.dataset import DataError
-from finetune.types import Span, UserError
+from finetune.types import DataError, Span, UserError
 
 COVERED_PER_MILLE = 995
 """Spans in a thousand that a proposed width must cover at least."""

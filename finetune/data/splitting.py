@@ -20,10 +20,9 @@ from itertools import chain, compress, repeat
 import numpy as np
 
 from finetune.data.columns import Numbers
-from finetune.data.dataset import DataError, Dataset
-from finetune.data.examples import Examples
+from finetune.data.examples import Dataset, Examples
 from finetune.runtime.memory import without_garbage_collection
-from finetune.types import ChoiceQuestion, Example, UserError, abbreviated, quantity
+from finetune.types import ChoiceQuestion, DataError, Example, UserError, abbreviated, quantity
 
 DEFAULT_SHARE = 0.1
 """Fraction of the training examples to hold out by default."""

@@ -14,10 +14,9 @@ from typing import Any
 
 from finetune.config.tasks import column_map
 from finetune.data import examples as holder
-from finetune.data.dataset import CONVERT_ADVICE, DataError, WordsNotTexts
-from finetune.data.files import MAX_LINE, DataFile, ReadOptions, Row, keep_error
+from finetune.data.files import CONVERT_ADVICE, MAX_LINE, DataFile, ReadOptions, Row, keep_error
 from finetune.registry import FORMATS, install_command
-from finetune.types import abbreviated, did_you_mean, quantity
+from finetune.types import DataError, abbreviated, did_you_mean, quantity
 
 _WITHOUT_CONTENT = {"", "index", "idx", "answer", "meta"}
 """Columns in lower case that nobody expects to be read: numbers of rows, and keys of tools."""
@@ -186,6 +185,10 @@ def check_columns(columns: Any, roles: Sequence[str]) -> dict[str, str]:
             legal = f"the roles here are {', '.join(roles)}.{did_you_mean(role, roles)}"
             raise DataError(f"--columns {role}={name}: {role!r} is not a role: {legal}")
     return by_role
+
+
+class WordsNotTexts(DataError):
+    """The data are words where texts are read."""
 
 
 class MissingColumn(DataError):

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, repeat, starmap
 from typing import Any
 
-from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
 from finetune.data.spans import overlapping, words_to_chars
 from finetune.data.tag_schemes import (
@@ -24,7 +23,7 @@ from finetune.data.tag_schemes import (
     tags_to_spans,
 )
 from finetune.data.token_rows import Offsets, TokenRow
-from finetune.types import Span, TokenExample, abbreviated, quantity
+from finetune.types import DataError, Span, TokenExample, abbreviated, quantity
 
 _Tags = tuple[str, ...] | None
 _Levels = tuple[tuple[str, ...], ...]

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from finetune.data.dataset import DataError, Dataset, WordsNotTexts
-from finetune.data.examples import Examples
+from finetune.data.examples import Dataset, Examples
 from finetune.data.files import UTF_8, DataFile, Row
 from finetune.data.labels import RawLabel, Votes, convert_labels, read_label, votes_notes
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
-from finetune.data.tables import MissingColumn, Table, text_cell
-from finetune.types import TextExample, abbreviated
+from finetune.data.tables import MissingColumn, Table, WordsNotTexts, text_cell
+from finetune.types import DataError, TextExample, abbreviated
 
 ROLES = ("text", "pair", "label", "negative")
 PAIR_COLUMNS = (

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
-from finetune.data.dataset import DataError
 from finetune.data.files import Row
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import Columns, MissingColumn, Table, is_missing
 from finetune.data.word_splitting import split_words
-from finetune.types import Relation, Span, abbreviated, quantity
+from finetune.types import DataError, Relation, Span, abbreviated, quantity
 
 Offsets = Sequence[tuple[int, int]]
 

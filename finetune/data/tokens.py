@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finetune.data.conll import begins_columns, looks_like_conll
-from finetune.data.dataset import WARNING, DataError, Dataset
-from finetune.data.examples import Examples
+from finetune.data.examples import WARNING, Dataset, Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Row, open_data
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
@@ -27,7 +26,7 @@ from finetune.data.token_rows import (
     word_columns,
 )
 from finetune.data.word_splitting import split_words
-from finetune.types import TokenExample, quantity
+from finetune.types import DataError, TokenExample, quantity
 
 _WITHOUT_GOLD = ((None, None, ()), (None, (), ()))
 """The spans, tags and levels of tags of a row without gold."""

@@ -18,15 +18,14 @@ import numpy as np
 
 from finetune.config.recipes import local_path
 from finetune.config.values import conforms
-from finetune.data.dataset import DataError, Dataset
-from finetune.data.examples import Examples
+from finetune.data.examples import Dataset, Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions, open_data, read_lines
 from finetune.data.sources import open_splits
 from finetune.data.tables import Table, read_file
 from finetune.data.word_splitting import split_words
 from finetune.evaluation.metrics import RATES, Items, Metric, item_counts
 from finetune.evaluation.tables import Grouping, PredictionType, Tables, Wording, count
-from finetune.types import SenseTarget, TextPrediction, TokenExample, UserError
+from finetune.types import DataError, SenseTarget, TextPrediction, TokenExample, UserError
 
 POS_OF_TYPE = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The part of speech of each type in sense keys; 5 is a satellite adjective."""

@@ -19,7 +19,6 @@ import numpy as np
 from finetune.cli.output import print_tables, show
 from finetune.config.values import finite_number
 from finetune.data import texts
-from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, ReadOptions, Row
 from finetune.data.labels import MISSING_NUMBER
 from finetune.data.running_text import sample_lines, text_sources
@@ -33,7 +32,7 @@ from finetune.evaluation.significance import count_metric, estimate
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
 from finetune.runtime.row_files import write_rows
-from finetune.types import TextExample, TextPrediction, UserError, abbreviated, quantity
+from finetune.types import DataError, TextExample, TextPrediction, UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Similarity

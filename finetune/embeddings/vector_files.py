@@ -13,7 +13,7 @@ import numpy as np
 
 from finetune.cli.output import show
 from finetune.data import read_text_file, read_token_file
-from finetune.data.dataset import WordsNotTexts
+from finetune.data.tables import WordsNotTexts
 from finetune.inference.embed import Embedder, Embedding
 from finetune.runtime.files import replace_file
 from finetune.runtime.progress import Reporter

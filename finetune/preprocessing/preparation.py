@@ -25,8 +25,7 @@ from finetune.config.tasks import TrainConfig, affects_of, column_map, named_tes
 from finetune.data import examples as holder
 from finetune.data.checks import check_data
 from finetune.data.choices import CHOICES
-from finetune.data.dataset import WARNING, Dataset, remember_fingerprint
-from finetune.data.examples import Examples
+from finetune.data.examples import WARNING, Dataset, Examples, remember_fingerprint
 from finetune.data.hub import Download
 from finetune.data.questions import QUESTIONS
 from finetune.data.rows import RowReader

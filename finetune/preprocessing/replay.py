@@ -12,10 +12,9 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from finetune.data.dataset import DataError, Dataset
-from finetune.data.examples import Examples, collected
+from finetune.data.examples import Dataset, Examples, collected
 from finetune.data.splitting import label_types
-from finetune.types import quantity
+from finetune.types import DataError, quantity
 
 _REPLAY_SEED = 1
 """Draws old examples: the same for all seeds of a run, whose scores are compared."""

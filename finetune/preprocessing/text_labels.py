@@ -13,9 +13,8 @@ from finetune.config.description import PROBLEMS
 from finetune.config.metric_properties import can_select
 from finetune.config.tasks import ClassifyConfig, TextConfig, flag
 from finetune.config.values import finite_number
-from finetune.data.dataset import Dataset, numbered_order
-from finetune.data.examples import Examples
-from finetune.data.labels import NLI_LABELS, SINGLE
+from finetune.data.examples import Dataset, Examples
+from finetune.data.labels import NLI_LABELS, SINGLE, numbered_order
 from finetune.data.splitting import label_types, per_class
 from finetune.preprocessing.preparation import with_gold
 from finetune.types import TextExample, UserError, abbreviated, quantity

@@ -8,8 +8,7 @@ from itertools import chain, dropwhile, groupby, repeat
 from pathlib import Path
 from typing import Any
 
-from finetune.data.dataset import DataError, Dataset
-from finetune.data.examples import Examples, collected
+from finetune.data.examples import Dataset, Examples, collected
 from finetune.data.files import UTF_8, Line, format_of, read_lines, uncompressed_name
 from finetune.data.running_text import (
     TextSource,
@@ -22,7 +21,7 @@ from finetune.data.running_text import (
 from finetune.data.sources import SPLIT_ORDER, PartOf, canonical_split, is_test
 from finetune.data.texts import read_text
 from finetune.data.tokens import input_type_of
-from finetune.types import TextExample, quantity
+from finetune.types import DataError, TextExample, quantity
 
 
 def read_running_text(

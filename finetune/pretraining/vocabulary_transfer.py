@@ -25,13 +25,12 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM
 
-from finetune.data.dataset import DataError
 from finetune.data.files import read_lines
 from finetune.models.families import FAMILIES
 from finetune.models.loading import MissingHead, load_config, load_weights
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.types import UserError
+from finetune.types import DataError, UserError
 
 NEIGHBORS, TEMPERATURE = 10, 0.1
 """Old subwords that WECHSEL averages, and the temperature of their weights."""

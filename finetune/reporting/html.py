@@ -17,7 +17,7 @@ from typing import Any
 
 from finetune.config.metric_properties import METRIC_MEANINGS
 from finetune.config.tasks import CONFIGS, settings
-from finetune.data.dataset import WITHOUT_LEAKS
+from finetune.data.examples import WITHOUT_LEAKS
 from finetune.evaluation.error_analysis import NOTHING, Analysis, count_categories
 from finetune.evaluation.prediction_types import DEFAULT_METRICS
 from finetune.evaluation.prediction_types.labels import metric_title

@@ -10,7 +10,6 @@ from typing import Any
 
 from finetune.config.tasks import IN_MEMORY, TrainConfig
 from finetune.data import Dataset, unmeasured_labels
-from finetune.data.dataset import DataError
 from finetune.data.json_files import read_object
 from finetune.evaluation.runs import RunFolder
 from finetune.models.families import FAMILIES, position_limit
@@ -20,7 +19,7 @@ from finetune.preprocessing.preparation import Prepared, limited, prepared_data,
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE, saved_task, task_class, task_of
 from finetune.tasks.base import Task
-from finetune.types import UserError
+from finetune.types import DataError, UserError
 
 
 def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:

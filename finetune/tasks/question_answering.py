@@ -18,7 +18,7 @@ import torch
 
 from finetune.config.tasks import QAConfig
 from finetune.data import Dataset
-from finetune.data.dataset import WARNING
+from finetune.data.examples import WARNING
 from finetune.data.questions import misplaced, too_many_misplaced
 from finetune.evaluation.prediction_types.answers import best_no_answer_threshold, gold_answers
 from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses

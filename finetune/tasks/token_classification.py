@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset
-from finetune.data.dataset import numbered_order
+from finetune.data.labels import numbered_order
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words

@@ -17,8 +17,7 @@ from typing import Any, Literal
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, assign_folds
-from finetune.data.dataset import fingerprint
-from finetune.data.examples import Examples
+from finetune.data.examples import Examples, fingerprint
 from finetune.data.json_files import read_object
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from finetune.data import check_data, hold_out, read_text, read_tokens
-from finetune.data.dataset import Dataset
+from finetune.data.examples import Dataset
 from finetune.data.questions import QUESTIONS
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from tests.data.conftest import rows_of

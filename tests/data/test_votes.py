@@ -12,10 +12,9 @@ from datasets import Dataset
 from finetune.annotation.conversion import write_annotations
 from finetune.annotation.reading import read_annotations
 from finetune.data import read_text
-from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
 from finetune.data.labels import with_standard_names
-from finetune.types import TextExample
+from finetune.types import DataError, TextExample
 from tests import fixtures as fx
 from tests.command import run
 from tests.small_data import write_jsonl

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from finetune.config.tasks import NerConfig, TagConfig
 from finetune.data import check_data, document_notes, read_token_file, read_tokens
-from finetune.data.dataset import DataError, Dataset
+from finetune.data.examples import Dataset
 from finetune.preprocessing.context import fill, surrounded
-from finetune.types import TokenExample
+from finetune.types import DataError, TokenExample
 from tests.command import option_texts
 from tests.small_data import write_jsonl
 

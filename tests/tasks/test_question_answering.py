@@ -16,7 +16,6 @@ from transformers import AutoModelForQuestionAnswering
 
 import finetune
 from finetune import pack
-from finetune.data.dataset import DataError
 from finetune.data.questions import QUESTIONS, locate
 from finetune.models.heads.pretrained import ANSWER_ENDS, QuestionAnswerer, position_losses
 from finetune.preprocessing.questions import (
@@ -32,6 +31,7 @@ from finetune.tasks.answer_decoding import NO_ANSWER, AnswerCandidates, AnswerDe
 from finetune.types import (
     Answer,
     AnswerPrediction,
+    DataError,
     FoundAnswer,
     Question,
     TokenSequence,

@@ -11,11 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune.data.dataset import DataError
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import TYPES
 from finetune.evaluation.predictions import align_runs
-from finetune.types import TextExample, TextPrediction
+from finetune.types import DataError, TextExample, TextPrediction
 from tests import fixtures as fx
 from tests.runs import score_predictions, write_predictions
 from tests.small_data import keep_on_disk, read_jsonl, write_jsonl
