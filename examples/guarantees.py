@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--number", type=int, default=1000, help="examples of each draw")
     given = parser.parse_args()
-    scored = align_runs([given.predictions]).runs[0]
+    scored = align_runs([given.predictions])[0]
     world, rng = answers_of(scored), np.random.default_rng(0)
     broken, coverages, unsafe = 0, [], 0
     for _ in range(given.draws):

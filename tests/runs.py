@@ -54,7 +54,7 @@ def write_predictions(path: Path, answers: list[dict], examples: Sequence[Exampl
 
 def score_predictions(predictions: Path, gold: str, **settings: Any) -> dict[str, float]:
     """The scores of a prediction file, as `finetune score` prints them."""
-    return score(align_runs([predictions], GoldSource(gold=gold, **settings)).runs[0])
+    return score(align_runs([predictions], GoldSource(gold=gold, **settings))[0])
 
 
 def _lines(step: int, steps: int) -> list[dict]:

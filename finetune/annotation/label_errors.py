@@ -79,7 +79,7 @@ def read_folds(folder: Path) -> tuple[list[TextExample], list[Decisions]]:
             raise UserError(
                 f"{run.path}: the fold is not finished: the training command continues."
             )
-        tables = align_runs([run.predictions("test")]).runs[0]
+        tables = align_runs([run.predictions("test")])[0]
         if not tables.all_probabilities:
             raise UserError(
                 f"{run.predictions('test')}: --label-errors needs labels of texts, and the "

@@ -217,10 +217,10 @@ def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> No
     from finetune.evaluation.compare import seed_note, verdict
     from finetune.evaluation.significance import ALPHA
 
-    result, aligned = comparison.result, comparison.aligned
+    result, run = comparison.result, comparison.runs[0]
     show(
         f"{comparison.metric} on {quantity(result.num_units, comparison.unit)} (gold: "
-        f"{aligned.gold}, aligned by {aligned.aligned_by}), "
+        f"{run.files[1]}, aligned by {run.aligned_by}), "
         f"{quantity(result.num_resamples, 'resample')}, seed {comparison.options.seed}"
     )
     print_table(

@@ -110,19 +110,18 @@ def _explanations(folder: Path, examples: Sequence[Any]) -> list[Any]:
 def print_analysis(analysis: Analysis) -> None:
     """Print scores, tables and calibration."""
     from finetune.evaluation.error_analysis import count_categories
-    from finetune.evaluation.prediction_types.labels import metric_title, positive_of
+    from finetune.evaluation.prediction_types.labels import choose_positive, metric_title
     from finetune.evaluation.predictions import notes_on
     from finetune.reporting.analysis import analysis_tables
 
-    aligned = analysis.aligned
-    by = aligned.aligned_by and f", aligned by {aligned.aligned_by}"
-    number = quantity(len(analysis.run), "example")
-    show(f"{analysis.predictions}: {number}, gold: {aligned.gold}{by}")
+    run, number = analysis.run, quantity(len(analysis.run), "example")
+    by = run.aligned_by and f", aligned by {run.aligned_by}"
+    show(f"{analysis.predictions}: {number}, gold: {run.files[1]}{by}")
     overall = [(name, value) for name, value in analysis.scores.items() if ":" not in name]
-    positive = positive_of(analysis.run)
+    positive, note_on_positive = choose_positive([run], run.positive)
     show("  ".join(f"{metric_title(name, positive)} {shown_value(v)}" for name, v in overall))
-    notes = notes_on(analysis.run, Path(analysis.predictions).parent)
-    for note in filter(None, [aligned.positive_note, *notes]):
+    notes = notes_on(run, Path(analysis.predictions).parent)
+    for note in filter(None, [note_on_positive, *notes]):
         show(note)
     for name, table in analysis_tables(analysis).items():
         if name == "scores":

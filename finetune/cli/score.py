@@ -58,19 +58,20 @@ class ScoreCommand(FormatOption, MetricOptions, Command):
 
     def _score(self, predictions: Path, gold: str | None) -> None:
         from finetune.evaluation.metrics import score
+        from finetune.evaluation.prediction_types.labels import choose_positive
         from finetune.evaluation.predictions import align_runs, notes_on
 
-        aligned = align_runs([predictions], self.gold_source(gold))
-        (tables,) = aligned.runs
+        (tables,) = align_runs([predictions], self.gold_source(gold))
         scores = score(tables)
         if self.format == "json":
             show(json.dumps(scores, indent=2))
         else:
             print_tables(self.format, ("", ("metric", "value"), list(scores.items())))
         by_position = "Aligned by position: one of the files has no ids."
-        unsure = aligned.aligned_by == "position" and self.data is None  # not predicted from gold
-        number = aligned.num_without_gold
-        without = f"Not scored: {quantity(number, 'row')} of {aligned.gold} without gold."
-        notes = [by_position if unsure else "", without if number else "", aligned.positive_note]
+        unsure = tables.aligned_by == "position" and self.data is None  # not predicted from gold
+        number = tables.num_without_gold
+        _, on_positive = choose_positive([tables], tables.positive)
+        without = f"Not scored: {quantity(number, 'row')} of {tables.files[1]} without gold."
+        notes = [by_position if unsure else "", without if number else "", on_positive]
         for note in filter(None, [*notes, *notes_on(tables, predictions.parent)]):
             show(note, error=True)

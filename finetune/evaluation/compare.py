@@ -17,11 +17,12 @@ from finetune.data import DataError
 from finetune.evaluation import significance
 from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.prediction_types import DEFAULT_METRICS, score_limits
-from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs, notes_on
+from finetune.evaluation.prediction_types.labels import choose_positive
+from finetune.evaluation.predictions import GoldSource, align_runs, notes_on
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.runs import RunFolder, find_system, read_summary
 from finetune.evaluation.significance import ALPHA, Comparison, Counts, Estimate
-from finetune.evaluation.tables import TableRows
+from finetune.evaluation.tables import TableRows, Tables
 from finetune.types import UserError, quantity
 
 
@@ -51,7 +52,7 @@ class SystemComparison:
     metric: str
     lower_is_better: bool
     unit: str
-    aligned: AlignedRuns
+    runs: Sequence[Tables]
     positive_note: str
     notes: Sequence[str]
     """By system: labels that it lacks, that it predicts none of gold, or how often it abstains."""
@@ -78,22 +79,22 @@ def compare_systems(
 
 def _count(systems: Sequence[str], options: ComparisonOptions) -> SystemComparison:
     files = [find_system(system, options.split) for system in systems]
-    aligned = align_runs(list(chain.from_iterable(files)), options.source)
-    type, metric = aligned.runs[0].type, options.metric
+    runs = align_runs(list(chain.from_iterable(files)), options.source)
+    type, metric = runs[0].type, options.metric
     if metric is not None and ".py:" in metric:
         metric, custom = load_metric(metric)
-        counts, lower = significance.custom_counts(custom, aligned.runs), custom.lower_is_better
+        counts, lower = significance.custom_counts(custom, runs), custom.lower_is_better
     else:
         run = RunFolder.open(files[0][0].parent)
         usual = run.usual_metric(options.split, type.default)
         try:
-            counts = significance.count_metric(metric or usual, aligned.runs)
+            counts = significance.count_metric(metric or usual, runs)
             metric = metric or usual
         except UserError:
             if metric is not None:
                 raise
             metric = type.default  # a custom metric selected the model
-            counts = significance.count_metric(metric, aligned.runs)
+            counts = significance.count_metric(metric, runs)
         lower = properties_of(metric).lower_is_better
     for name, option, value in (
         ("f1", "--positive", options.source.positive),
@@ -104,20 +105,19 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> SystemComparis
                 f"{option}: it is for --metric {name}, and the metric is {metric}: name the metric "
                 f"{name}, or leave {option} out."
             )
-    units = aligned.runs[0].unit
+    units = runs[0].unit
     if options.unit == "document":
-        first, units = aligned.runs[0], "document"
+        first, units = runs[0], "document"
         if all(name is None for name in first.documents):
             raise DataError(
-                f"{aligned.gold}: --unit document: its examples name no documents: -DOCSTART- or "
+                f"{first.files[1]}: --unit document: its examples name no documents: -DOCSTART- or "
                 "# newdoc lines in columns, a column `document` in tables; or leave --unit out."
             )
         counts = [replace(of_run, unit=first.clusters) for of_run in counts]
-    remaining = iter(counts)
-    runs, notes = iter(aligned.runs), list[str]()
+    remaining, remaining_runs, notes = iter(counts), iter(runs), list[str]()
     for system in files:
         of_system = dict[str, None]()
-        for file, tables in zip(system, runs, strict=False):
+        for file, tables in zip(system, remaining_runs, strict=False):
             of_system |= dict.fromkeys(notes_on(tables, file.parent))
         notes.append(" ".join(of_system))
     return SystemComparison(
@@ -126,8 +126,8 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> SystemComparis
         metric=metric,
         lower_is_better=lower,
         unit=units,
-        aligned=aligned,
-        positive_note=aligned.positive_note if metric == "f1" else "",
+        runs=runs,
+        positive_note=choose_positive(runs, options.source.positive)[1] if metric == "f1" else "",
         notes=notes,
         options=options,
     )
@@ -261,8 +261,8 @@ def comparison_dict(comparison: SystemComparison) -> dict[str, Any]:
     }
     return {
         "metric": comparison.metric,
-        "gold": comparison.aligned.gold,
-        "aligned_by": comparison.aligned.aligned_by,
+        "gold": comparison.runs[0].files[1],
+        "aligned_by": comparison.runs[0].aligned_by,
         "unit": f"{comparison.unit}s",
         "num_units": result.num_units,
         "resamples": result.num_resamples,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from finetune.evaluation.calibration import reliability
 from finetune.evaluation.decisions.abstaining import abstained_note, risk_table
 from finetune.evaluation.metrics import ECE, class_scores, name_of, score
-from finetune.evaluation.predictions import AlignedRuns, GoldSource, align_runs
+from finetune.evaluation.predictions import GoldSource, align_runs
 from finetune.evaluation.runs import find_system
 from finetune.evaluation.tables import TableRows, Tables
 from finetune.types import UserError
@@ -50,7 +50,6 @@ class Analysis:
     errors: TableRows
     split: str = ""
     predictions: str = ""
-    aligned: AlignedRuns = field(default_factory=lambda: AlignedRuns((), ""))
 
     @property
     def calibration_error(self) -> float | None:
@@ -66,9 +65,8 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
             f"{predictions}: holds the predictions of {len(files)} runs: name one of them, "
             f"such as {files[0].parent}."
         )
-    aligned = align_runs(files, source)
-    analysis = analyze_predictions(aligned.runs[0])
-    return replace(analysis, split=split, predictions=str(files[0]), aligned=aligned)
+    analysis = analyze_predictions(align_runs(files, source)[0])
+    return replace(analysis, split=split, predictions=str(files[0]))
 
 
 def analyze_predictions(run: Tables) -> Analysis:
@@ -151,9 +149,9 @@ def analysis_dict(analysis: Analysis, num_examples: int) -> dict[str, Any]:
             rows.append(row | {"text": example.line()})
     return {
         "predictions": analysis.predictions,
-        "gold": analysis.aligned.gold,
+        "gold": analysis.run.files[1] if analysis.run.files else "",
         "withheld": abstained_note(analysis.run) or None,
-        "aligned_by": analysis.aligned.aligned_by or None,
+        "aligned_by": analysis.run.aligned_by or None,
         "kind": analysis.run.type.name.removeprefix("plain "),
         "num_examples": len(analysis.run),
         "scores": analysis.scores,

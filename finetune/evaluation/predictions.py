@@ -84,12 +84,15 @@ class GoldSource:
     encoding: str = UTF_8
 
 
+_Row = tuple[Mapping[str, Any], str]
+"""A JSON object with a prediction, and its location."""
+
+
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file: JSON objects of predictions, or examples with gold.
+    """The rows of a file to align: JSON objects of predictions, or examples with gold.
 
-    ``ids`` are None if the rows have none, or need none; ``ids_from`` is the name of the file of
-    ids.
+    ``ids`` are None if the rows have none; ``ids_from`` is the name of the file of ids.
     """
 
     name: str
@@ -172,6 +175,8 @@ def _without_gold(name: str, type: PredictionType) -> DataError:
 def _pair(file: Rows, gold: Rows) -> tuple[Sequence[Row], Sequence[Any]]:
     # the rows of predictions and the example of each: by id if both have ids, else in order
     type = gold.type
+    if type.wording.without_gold and all(type.gold(example) is None for example in gold.rows):
+        raise _without_gold(gold.name, type)
     if gold.ids is None or file.ids is None:
         if type.may_leave_out:
             raise DataError(
@@ -202,7 +207,7 @@ def _pair(file: Rows, gold: Rows) -> tuple[Sequence[Row], Sequence[Any]]:
 
 
 def tables_of_rows(
-    type: PredictionType, rows: Sequence[Row], examples: Sequence[Any], **fields: Any
+    type: PredictionType, rows: Sequence[_Row], examples: Sequence[Any], **fields: Any
 ) -> Tables:
     """Make the tables of predictions and their gold from the row of each example.
 
@@ -227,13 +232,13 @@ def tables_of_rows(
 
 def read_predictions(
     path: Path, encoding: str = UTF_8, lines: Iterable[tuple[int, str, Any]] | None = None
-) -> Rows:
-    """Read a prediction file.
+) -> tuple[PredictionType, list[_Row]]:
+    """Read a prediction file: the type of its predictions, and its rows with their locations.
 
     It has JSON Lines (``lines`` if it is open), words in columns with the prediction last, or the
     answers to questions by their ids, as the official evaluation of SQuAD reads them.
     """
-    name, rows, keys = str(path), list[Row](), set[str]()
+    name, rows, keys = str(path), list[_Row](), set[str]()
     if lines is None:
         if name != "-" and SUFFIXES.get(path.suffix.lower()) != "jsonl":
             return _read_other(path, encoding)
@@ -246,7 +251,7 @@ def read_predictions(
         for key, value in row.items():
             if key in _TYPES and not conforms(value, _TYPES[key]):
                 raise wrong_value(where, key, description(_TYPES[key]), value)
-        rows.append(Row(row, where))
+        rows.append((row, where))
         keys.add(next(filter(row.__contains__, KEYS), ""))
     if not rows:
         raise DataError(f"{name}: there is no prediction in it.")
@@ -255,10 +260,10 @@ def read_predictions(
             f"{name}: each line must have `label`, or each must have `tags`, or each `spans`, "
             "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
         )
-    return Rows(name, TYPES[KEYS[keys.pop()]], rows)
+    return TYPES[KEYS[keys.pop()]], rows
 
 
-def _read_other(path: Path, encoding: str) -> Rows:
+def _read_other(path: Path, encoding: str) -> tuple[PredictionType, list[_Row]]:
     name, format = str(path), format_of(path)
     if format == "jsonl":  # compressed
         return read_predictions(path, lines=read_lines(name, path))
@@ -273,13 +278,13 @@ def _read_other(path: Path, encoding: str) -> Rows:
     if file.format in ("conll", "conllu") or first not in ("{", "["):
         columns = None if file.format == "conllu" else {"tags": "-1"}
         file.format = "conllu" if file.format == "conllu" else "conll"
-        rows = [
-            Row({"id": e.key, "words": [*e.words], "tags": [*(e.tags or ())]}, e.where)
+        rows: list[_Row] = [
+            ({"id": e.key, "words": [*e.words], "tags": [*(e.tags or ())]}, e.where)
             for e in read_token_file(file, columns=columns)
         ]
         if not rows:
             raise DataError(f"{name}: there is no prediction in it.")
-        return Rows(name, TAGS, rows)
+        return TAGS, rows
     lines = list(file.lines)
     text = "\n".join(line.text for line in lines).strip()
     try:
@@ -296,8 +301,8 @@ def _read_other(path: Path, encoding: str) -> Rows:
             "an object in each line."
         )
     answers = content.items()
-    rows = [Row({"id": id, "answer": answer}, f"{name}: {id}") for id, answer in answers]
-    return Rows(name, TYPES[KEYS["answer"]], rows)
+    rows = [({"id": id, "answer": answer}, f"{name}: {id}") for id, answer in answers]
+    return TYPES[KEYS["answer"]], rows
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
@@ -333,27 +338,8 @@ _TYPES: dict[str, Any] = {
 # --- Alignment ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AlignedRuns:
-    """The predictions of several runs for the same examples; ``gold`` is the name of its file."""
-
-    runs: Sequence[Tables]
-    gold: str
-    aligned_by: str = ""
-    """``id`` or ``position``; empty for one file with its gold."""
-    positive: str | None = None
-    """The positive class of two labels, if the user has chosen it."""
-    num_without_gold: int = 0
-    """Rows of gold without a value, which are not scored."""
-
-    @property
-    def positive_note(self) -> str:
-        """The note on a positive class that gold decides; empty for others."""
-        return choose_positive(self.runs, self.positive)[1]
-
-
 @without_garbage_collection()
-def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> AlignedRuns:
+def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> list[Tables]:
     """Read prediction files for the same examples and align them with the same gold.
 
     Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``,
@@ -363,30 +349,32 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     """
     source, run = source or GoldSource(), paths[0].parent
     files = [read_predictions(path, source.encoding) for path in paths]
-    type, rows, name = files[0].type, files[0].rows, files[0].name
-    num_ids = sum(row.values.get("id") not in (None, "") for row in rows)
-    has_gold = num_ids in (0, len(rows)) and all("gold" in row.values for row in rows)
+    (type, rows), gold, aligned_by = files[0], str(paths[0]), ""
+    examples: Sequence[Any]
+    num_ids = sum(row.get("id") not in (None, "") for row, _ in rows)
+    has_gold = num_ids in (0, len(rows)) and all("gold" in row for row, _ in rows)
     is_alone = len(files) == 1 and source.gold is None and not source.columns
     if is_alone and has_gold and not type.may_leave_out:
         examples = [type.gold_of_row(n, where, row) for n, (row, where) in enumerate(rows)]
-        gold, aligned_by = Rows(name, type, examples), ""
         pairs: Iterable[Any] = [(rows, examples)]
     else:
-        files, gold, pairs, aligned_by = _align(files, source, run)
-        type = files[0].type
-    vocabulary, train, folder = None, source.train, Path(gold.name).parent
+        of_files = [Rows(str(path), *file) for path, file in zip(paths, files, strict=True)]
+        type, gold, examples, pairs, aligned_by = _align(of_files, source, run)
+    golds = map(type.gold, examples) if type.wording.without_gold else ()  # else all have gold
+    fields: dict[str, Any] = {"aligned_by": aligned_by, "num_without_gold": [*golds].count(None)}
+    train, folder = source.train, Path(gold).parent
     if train is not None:
         if not (type.in_words and type.classes and type.classes.confusions):
             raise UserError(f"--train {train}: it does not apply to {type.name}: leave it out.")
-        vocabulary = TrainingVocabulary.of(_read_gold(train, type, source, run))
+        fields["vocabulary"] = TrainingVocabulary.of(_read_gold(train, type, source, run))
     elif source.gold is None and type.in_words and (folder / VOCABULARY_FILE).is_file():
-        vocabulary = TrainingVocabulary.load(folder)
+        fields["vocabulary"] = TrainingVocabulary.load(folder)
     runs = [
-        tables_of_rows(type, *pair, files=(file.name, gold.name), vocabulary=vocabulary)
-        for file, pair in zip(files, pairs, strict=True)
+        tables_of_rows(type, *pair, files=(str(path), gold), **fields)
+        for path, pair in zip(paths, pairs, strict=True)
     ]
     if len(runs) > 1:
-        runs = _comparable(files, runs)
+        runs = _comparable(runs)
     if source.positive is not None or len(runs) > 1:
         positive, _ = choose_positive(runs, source.positive)
         runs = [replace(tables, positive=positive) for tables in runs]
@@ -394,22 +382,20 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     if costs is None and type.one_class and type.classes and (run / "best").is_dir():
         extra = _saved_model(run).get("extra", {})
         costs = Decisions.restored(extra.get("decisions", {})).costs
-    if costs:
-        runs = [with_costs(tables, costs) for tables in runs]
-    golds = map(type.gold, gold.rows) if type.wording.without_gold else ()  # else all have gold
-    return AlignedRuns(runs, gold.name, aligned_by, source.positive, list(golds).count(None))
+    return [with_costs(tables, costs) for tables in runs] if costs else runs
 
 
 def _align(
     files: list[Rows], source: GoldSource, run: Path
-) -> tuple[list[Rows], Rows, Iterable[Any], str]:
-    # the files, their gold, the rows and examples of each, and by what they are aligned
-    files = [file.with_ids() for file in files]
+) -> tuple[PredictionType, str, Sequence[Any], Iterable[Any], str]:
+    # the type, the name and the examples of the gold, the rows and examples of each file, and by
+    # what they are aligned
+    files = [replace(file, rows=[Row(*row) for row in file.rows]).with_ids() for file in files]
     if {file.type for file in files} == {TAGS, SPANS}:
         files = list(map(_with_spelled_spans, files))
-    type = files[0].type
+    first, type = files[0], files[0].type
     if other := next((file for file in files if file.type is not type), None):
-        raise _other_type(files[0], other, other.type)
+        raise _other_type((first.name, type), (other.name, other.type))
     if source.gold is None:
         gold = _shared_gold(files, source)
     else:
@@ -421,24 +407,32 @@ def _align(
         gold = Rows(source.gold, type, examples).with_ids()
     with_ids, in_order = [file for file in files if file.ids is not None], gold
     aligned_by = "id" if gold.ids is not None and len(with_ids) == len(files) else "position"
+    if source.gold is None and len(files) == 1:
+        aligned_by = ""
     if gold.ids is None and not type.may_leave_out:
         in_order = _in_order(gold, (with_ids or files)[0])
-    pairs = (_pair(file, in_order) for file in files)
-    return files, gold, pairs, "" if source.gold is None and len(files) == 1 else aligned_by
+    return type, gold.name, gold.rows, (_pair(file, in_order) for file in files), aligned_by
 
 
-def _comparable(files: Sequence[Rows], runs: list[Tables]) -> list[Tables]:
+def _comparable(runs: list[Tables]) -> list[Tables]:
     # of one type, for equally many examples
-    runs = all_as_numbers(runs)
-    for file, run in zip(files, runs, strict=True):
-        if run.type is not runs[0].type:
-            raise _other_type(replace(files[0], type=runs[0].type), file, run.type)
-        if len(run) != len(runs[0]):
+    first, *others = runs = all_as_numbers(runs)
+    for tables in others:
+        if tables.type is not first.type:
+            raise _other_type((first.files[0], first.type), (tables.files[0], tables.type))
+        if len(tables) != len(first):
             raise DataError(
-                f"{file.name}: {quantity(len(run), 'prediction')}, but {len(runs[0]):,} in "
-                f"{files[0].name}: the files do not belong together, or one was cut."
+                f"{tables.files[0]}: {quantity(len(tables), 'prediction')}, but {len(first):,} in "
+                f"{first.files[0]}: the files do not belong together, or one was cut."
             )
     return runs
+
+
+def _other_type(first: tuple[str, PredictionType], other: tuple[str, PredictionType]) -> DataError:
+    return DataError(
+        f"{other[0]} predicts {other[1].wording.predicted}, but {first[0]} "
+        f"{first[1].wording.predicted}: only predictions of one type can be compared."
+    )
 
 
 def _saved_model(run: Path) -> Mapping[str, Any]:
@@ -495,13 +489,6 @@ def _with_spelled_spans(file: Rows) -> Rows:
         for row in file.rows
     ]
     return replace(file, rows=rows, type=SPANS)
-
-
-def _other_type(first: Rows, file: Rows, type: PredictionType) -> DataError:
-    return DataError(
-        f"{file.name} predicts {type.wording.predicted}, but {first.name} "
-        f"{first.type.wording.predicted}: only predictions of one type can be compared."
-    )
 
 
 def _shared_gold(files: Sequence[Rows], source: GoldSource) -> Rows:

@@ -84,6 +84,8 @@ class Tables:
         vocabulary: The words of the training data, if they are known.
         costs: The costs of mistakes.
         files: The names of the files of predictions and gold; empty in memory.
+        aligned_by: How both were aligned, by `id` or `position`; empty for one file with its gold.
+        num_without_gold: Rows of gold without a value, which are not scored.
     """
 
     type: PredictionType
@@ -102,6 +104,8 @@ class Tables:
     vocabulary: TrainingVocabulary | None = None
     costs: Costs = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    aligned_by: str = ""
+    num_without_gold: int = 0
 
     def __len__(self) -> int:
         return len(self.gold)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from finetune import types
-from finetune.data.files import Row
 from finetune.evaluation.baselines import degenerate
 from finetune.evaluation.metrics import score
 from finetune.evaluation.prediction_types import (
@@ -80,7 +79,7 @@ def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
     if not isinstance(prediction, types.MaskedPrediction):
         assert type.gold(read) == type.gold(example) and read.inputs == example.inputs
     if prediction != types.TextPrediction(0, None):
-        tables = tables_of_rows(type, [Row(row, "p.jsonl:1")], [read], files=("p.jsonl",) * 2)
+        tables = tables_of_rows(type, [(row, "p.jsonl:1")], [read], files=("p.jsonl",) * 2)
         fields = {"schemes": tables.schemes} if name == "tags" else {"labels": tables.labels}
         expected = tables.type.tables_of([example], [prediction], **fields)
         assert score(tables) == score(expected) and (name == tables.type.name or " " in name)

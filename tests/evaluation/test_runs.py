@@ -66,7 +66,7 @@ def test_a_label_named_none_is_not_a_withheld_answer(tmp_path: Path):
     scores = {"None": 0.25, "a": 0.75}
     rows = [{"label": None, "withheld": "a", "scores": scores, "gold": "a"}]
     rows.append({"label": "None", "scores": scores, "gold": "None"})
-    (tables,) = align_runs([write_jsonl(tmp_path / "answers.jsonl", rows)]).runs
+    (tables,) = align_runs([write_jsonl(tmp_path / "answers.jsonl", rows)])
     assert math.isnan(tables.items.score[0]) and tables.items.score[1] == 0.25
 
 
@@ -129,7 +129,7 @@ def test_probabilities_have_the_names_of_gold(tmp_path: Path):
         for name, other in (names, names[::-1])
     ]
     file = write_jsonl(tmp_path / "answers.jsonl", rows)
-    (tables,) = align_runs([file]).runs
+    (tables,) = align_runs([file])
     gold, probabilities = CustomMetric(len, probabilities=True).sides(tables)
     assert gold == ["contradiction", "entailment"]
     assert [row[label] for label, row in zip(gold, probabilities, strict=True)] == [0.1, 0.1]
@@ -274,7 +274,7 @@ def test_a_run_keeps_unreachable_gold_in_its_predictions(tmp_path: Path):
     spans = SpanPrediction(0, words, *found, **workdir)
     for prediction in (tags, spans):
         path = write_jsonl(tmp_path / "predictions.test.jsonl", [to_row(prediction, example)])
-        found = score(align_runs([path]).runs[0])
+        found = score(align_runs([path])[0])
         assert found["span_f1_strict"] == 1.0
         assert found["span_f1_characters"] == pytest.approx(2 / 3)
 
@@ -449,13 +449,13 @@ def test_runs_in_another_order_are_compared_by_id(tmp_path: Path):
         write_jsonl(tmp_path / f"{name}.jsonl", order)
         for name, order in (("a", rows), ("b", rows[::-1]))
     ]
-    first, second = align_runs(paths).runs
+    first, second = align_runs(paths)
     assert first.gold == second.gold and first.predicted == second.predicted
     bare = [row | {"text": "a"} for row in texts(*"abca")]  # without ids: by position of A
     write_jsonl(tmp_path / "gold.jsonl", bare)
     source = GoldSource(gold=str(tmp_path / "gold.jsonl"))
     found = align_runs(paths, source)
-    assert found.runs[0].predicted == found.runs[1].predicted and found.aligned_by == "position"
+    assert found[0].predicted == found[1].predicted and found[0].aligned_by == "position"
     write_jsonl(tmp_path / "gold.jsonl", [*bare[:3], bare[3] | {"text": "another"}])
     with pytest.raises(DataError, match=r"a.jsonl:4: its text is 'a', but 'another' in .*:4: "):
         align_runs(paths, source)

@@ -191,7 +191,7 @@ def test_votes_and_the_meaning_of_metrics_are_shown(tmp_path: Path):
 def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     folder = label_run(tmp_path / "run")
     aligned = align_runs([folder / "predictions.test.jsonl"])
-    value, low, high = estimate(count_metric("accuracy", aligned.runs))
+    value, low, high = estimate(count_metric("accuracy", aligned))
     page = reported(folder)
     assert f"{value:.4f} accuracy 95% interval {low:.4f} to {high:.4f}" in page.text
 

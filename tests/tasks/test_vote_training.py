@@ -89,7 +89,7 @@ def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "votes" in json.loads(file.read_text().splitlines()[0])
     saved = scores_of(soft)["test"]
     assert {*SOFT} <= {*saved}
-    for found in (score(align_runs([file]).runs[0]), score_predictions(file, f"{data}/test.jsonl")):
+    for found in (score(align_runs([file])[0]), score_predictions(file, f"{data}/test.jsonl")):
         for name in ("accuracy", *SOFT):
             assert found[name] == pytest.approx(saved[name], abs=1e-12), name
     keep_on_disk(monkeypatch)
@@ -156,7 +156,7 @@ def test_scores_against_votes_are_those_of_scipy() -> None:
 def test_without_probabilities_the_votes_still_bound_the_accuracy(tmp_path: Path) -> None:
     example = TextExample(0, "x", None, "a", votes=(("a", 3), ("b", 1)))
     file = write_predictions(tmp_path / "p.jsonl", [{"label": "a"}], [example])
-    found = score(align_runs([file]).runs[0])
+    found = score(align_runs([file])[0])
     assert found["agreement"] == 0.75 and "soft_cross_entropy" not in found
     (file := tmp_path / "bad.jsonl").write_text(
         '{"label": "a", "text": "x", "gold": "a", "votes": {"a": -1}}\n'

@@ -81,7 +81,7 @@ class DecisionGoal(Goal):
         for name in filter(run.splits.__contains__, dict.fromkeys((split, "test"))):
             tolerated = () if name == split else (DataError,)  # test may lack labels
             with contextlib.suppress(*tolerated):
-                runs[name] = align_runs([run.predictions(name)], source).runs[0]
+                runs[name] = align_runs([run.predictions(name)], source)[0]
         if split not in runs:
             raise UserError(
                 f"{run.path}: no predictions.{split}.jsonl with gold to choose on: give "

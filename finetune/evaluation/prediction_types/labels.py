@@ -238,10 +238,14 @@ def named_positive(labels: Collection[str]) -> str | None:
 
 def all_as_numbers(runs: list[Tables]) -> list[Tables]:
     """Read whole numbers, which are names, as numbers if other runs have other numbers."""
-    if {run.type for run in runs} == {LABEL, NUMBER}:
-        if {type(prediction.label) for run in runs for prediction in run.predictions} <= _NUMBERS:
-            return [NUMBER.tables_of(run.examples, run.predictions) for run in runs]
-    return runs
+    labels = (prediction.label for run in runs for prediction in run.predictions)
+    if {run.type for run in runs} != {LABEL, NUMBER} or not {*map(type, labels)} <= _NUMBERS:
+        return runs
+    numbers = []
+    for run in runs:
+        fields = {name: getattr(run, name) for name in ("files", "aligned_by", "num_without_gold")}
+        numbers.append(NUMBER.tables_of(run.examples, run.predictions, **fields))
+    return numbers
 
 
 def choose_positive(runs: Sequence[Tables], chosen: str | None) -> tuple[str | None, str]:
