@@ -11,6 +11,7 @@ from finetune.annotation.rows import ANNOTATORS, AnnotatedRow, Annotations, coun
 from finetune.config.recipes import local_path
 from finetune.data import texts, token_rows
 from finetune.data.conll import looks_like_conll
+from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, ReadOptions, Row, open_data
 from finetune.data.json_files import not_an_object
 from finetune.data.labels import convert_labels
@@ -170,7 +171,7 @@ def _of_texts(
             if label_studio.is_annotation(row.values) and row.values.get(label) in (None, []):
                 values = {**row.values, label: [] if several else None}
                 rows[number] = row._replace(values=values)
-    examples = [make(index, row) for index, row in enumerate(rows)]
+    examples = Examples(make(index, row) for index, row in enumerate(rows))
     converted, note = convert_labels({"": examples}, table.typed)
     annotated = _rows(converted[""], rows, {*table.read.values()})
     return Annotations("text", annotated, [*table.notes, *notes, *([note] if note else [])])

@@ -115,8 +115,8 @@ class _Label(NamedTuple):
 
 
 def convert_labels(
-    splits: Mapping[str, Sequence[TextExample]], typed: bool
-) -> tuple[dict[str, Examples], str | None]:
+    splits: Mapping[str, Examples], typed: bool
+) -> tuple[Mapping[str, Examples], str | None]:
     """Convert the labels of all splits to one type, with a note if a choice was made.
 
     ``typed`` is False if all labels are text (CSV). Labels are numbers if every label is one and at
@@ -125,15 +125,12 @@ def convert_labels(
     Raises:
         DataError: Some labels are of another type than others.
     """
-
-    read = {split: Examples.of(rows) for split, rows in splits.items()}
-    by_split = {split: _labels_of(rows) for split, rows in read.items()}
-    every = [label.value for labels in by_split.values() for label in labels]
-    if all(isinstance(value, str) and not any(map(str.isdigit, value)) for value in every):
-        return read, None  # names, which no number looks like
+    different = {*chain.from_iterable(rows.column("label") for rows in splits.values())} - {None}
+    if all(isinstance(label, str) and not any(map(str.isdigit, label)) for label in different):
+        return splits, None  # names, which no number looks like
     filled = {  # the test sets of GLUE have no label but -1
         split: labels
-        for split, labels in by_split.items()
+        for split, labels in zip(splits, map(_labels_of, splits.values()), strict=True)
         if not all(_is_minus_one(label.value) for label in labels)
     }
     labels = list(chain.from_iterable(filled.values()))
@@ -142,7 +139,7 @@ def convert_labels(
     if lists and len(lists) + len(names) == len(labels) and all(len(names) == 1 for names in lists):
         single = {
             split: rows.recoded("label", lambda x, _: x[0] if isinstance(x, tuple) and x else x)
-            for split, rows in read.items()
+            for split, rows in splits.items()
         }
         examples, note = convert_labels(single, typed)
         return examples, f"{SINGLE}; {note}" if note else SINGLE
@@ -154,7 +151,7 @@ def convert_labels(
     are_numbers = are_numbers and not lists
     is_class = not lists and not are_numbers and _minus_one_is_class(labels)
     if lists:
-        _check_lists(read.values(), labels)
+        _check_lists(splits.values(), labels)
     else:
         _check_spelling(labels, are_numbers)
 
@@ -169,7 +166,7 @@ def convert_labels(
     note = "labels have decimal points: read as numbers" if are_numbers else note
     return {
         split: rows.recoded("label", convert if split in filled else lambda *_: None)
-        for split, rows in read.items()
+        for split, rows in splits.items()
     }, note if are_numbers or is_class else None
 
 

@@ -112,7 +112,9 @@ class RowReader(ABC):
             order = order or tuple(table.names.get(label or "", ()))
         examples, more_notes = self.finished(by_split, tables)
         notes += column_notes(tables) + more_notes
-        return replace(dataset.with_splits(examples), notes=notes, label_order=order)
+        return replace(
+            dataset, splits=examples, notes=notes, label_order=order, fingerprint_of=None
+        )
 
     def _examples(
         self, table: Table, columns: NamedColumns, errors: list[str] | None, gold: Gold

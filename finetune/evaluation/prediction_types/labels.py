@@ -25,6 +25,7 @@ import numpy as np
 
 from finetune.config.values import finite_number
 from finetune.data import DataError
+from finetune.data.examples import Examples
 from finetune.data.labels import agreement, canonical_names, convert_labels, read_votes
 from finetune.data.texts import read_text_file
 from finetune.evaluation import metrics
@@ -52,7 +53,7 @@ _NLI_INITIALS = {*"EeNnCc", ""}
 
 
 def _read_gold(file: str, **reading: Any) -> Sequence[TextExample]:
-    examples = list(read_text_file(file, **reading))
+    examples = Examples(read_text_file(file, **reading))
     return convert_labels({"gold": examples}, typed=False)[0]["gold"]
 
 
