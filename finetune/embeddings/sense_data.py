@@ -24,7 +24,7 @@ from finetune.data.sources import open_splits
 from finetune.data.tables import Table, read_file
 from finetune.data.word_splitting import split_words
 from finetune.evaluation.metrics import RATES, Items, Metric, item_counts
-from finetune.evaluation.tables import Grouping, PredictionType, Tables, Wording, count
+from finetune.evaluation.tables import Grouping, PredictionType, Tables, Wording, count, read_names
 from finetune.types import DataError, SenseTarget, TextPrediction, TokenExample, UserError
 
 POS_OF_TYPE = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
@@ -248,7 +248,7 @@ def _with_items(tables: Tables) -> Tables:
 
 def _target_of_row(index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
     lemma, pos, key = row.get("lemma", ""), row.get("pos", ""), str(row.get("id", ""))
-    gold, where = _keys(row["gold"] or []), row.get("where", where)
+    gold, where = _keys(read_names(row, "gold", where)), row.get("where", where)
     return SenseTarget(0, 0, lemma, pos, gold, key, row.get("document"), where)
 
 

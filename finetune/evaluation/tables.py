@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.metrics import Items, Metric, mean, means
@@ -129,8 +130,7 @@ class Tables:
         is_labeled = self.type.classes is not None and self.type.classes.column == "label"
         predictions = self.predictions if is_labeled else ()
         is_blank = [p.label is None and p.decided.get("withheld") is None for p in predictions]
-        pairs = zip(predictions, is_blank, strict=True)
-        rows = [{} if blank else prediction.scores for prediction, blank in pairs]
+        rows = [{} if blank else p.scores for p, blank in zip(predictions, is_blank, strict=True)]
         names: Mapping[str, float] = next(filter(None, rows), {})
         if all(is_blank) or None in rows:
             return []
@@ -302,6 +302,14 @@ class PredictionType:
             )
         sides: dict[str, Any] = {"gold": gold, "predicted": predicted}
         return self.tables(Tables(type=self, **sides, labels=tuple(labels), **fields))
+
+
+def read_names(row: _Row, key: str, where: str) -> tuple[str, ...]:
+    """Read a list of names in a row; None gives none."""
+    names = row[key]
+    if not conforms(names, list[str] | None):
+        raise wrong_value(where, key, "a list of names", names)
+    return tuple(names or ())
 
 
 def wrong_value(where: str, key: str, legal: str, value: Any) -> DataError:

@@ -14,7 +14,7 @@ import numpy as np
 from finetune.data import DataError
 from finetune.evaluation.metrics import Items, Metric, item_counts, mean
 from finetune.evaluation.prediction_types.labels import text_of_row
-from finetune.evaluation.tables import PredictionType, Tables, Wording
+from finetune.evaluation.tables import PredictionType, Tables, Wording, read_names, wrong_value
 from finetune.types import MaskedPrediction, TextExample
 
 
@@ -46,17 +46,14 @@ def _read_gold(file: str, **reading: Any) -> Sequence[Any]:
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> MaskedPrediction:
-    gold: Any = example.label or ()
+    gold, subwords = read_names(row, "gold", where), tuple(row["subwords"])
+    if gold and len(gold) != len(subwords):
+        raise wrong_value(where, "gold", "a list with one name for each of `subwords`", row["gold"])
     further = {name: row[name] for name in ("follows", "follows_score") if name in row}
     if row.get("boundary_losses") is not None:
         further["boundary_losses"] = tuple(row["boundary_losses"])
-    return MaskedPrediction(
-        example.id,
-        tuple(row["subwords"]),
-        gold=tuple(gold),
-        losses=tuple(row.get("losses", ())),
-        **further,
-    )
+    losses = tuple(row.get("losses", ()))
+    return MaskedPrediction(example.id, subwords, gold=gold, losses=losses, **further)
 
 
 SUBWORDS = PredictionType(

@@ -523,6 +523,9 @@ DAMAGED: list[tuple[dict, str]] = [
     (SPANS | {"gold": {"spans": [], "unreachable": [[0, 1]]}}, "unreachable must be lists of 3"),
     (SPANS | {"gold": {"spans": [], "unreachable": 1}}, "unreachable must be lists of 3"),
     ({"words": ["a"], "tags": ["N"], "gold": {"tags": [None]}}, "gold must be a list with one str"),
+    ({"senses": ["bank%1:14:00::"], "id": "q", "gold": [1]}, "gold must be a list of names"),
+    ({"subwords": ["a"], "gold": 5}, "gold must be a list of names"),
+    ({"subwords": ["a"], "gold": ["a", "b"]}, "gold must be a list with one name for each"),
 ]
 
 
