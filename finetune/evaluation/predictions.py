@@ -359,7 +359,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> list[
         pairs: Iterable[Any] = [(rows, examples)]
     else:
         of_files = [Rows(str(path), *file) for path, file in zip(paths, files, strict=True)]
-        type, gold, examples, pairs, aligned_by = _align(of_files, source, run)
+        of_gold, pairs, aligned_by = _align(of_files, source, run)
+        type, gold, examples = of_gold.type, of_gold.name, of_gold.rows
     golds = map(type.gold, examples) if type.wording.without_gold else ()  # else all have gold
     fields: dict[str, Any] = {"aligned_by": aligned_by, "num_without_gold": [*golds].count(None)}
     train, folder = source.train, Path(gold).parent
@@ -385,11 +386,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> list[
     return [with_costs(tables, costs) for tables in runs] if costs else runs
 
 
-def _align(
-    files: list[Rows], source: GoldSource, run: Path
-) -> tuple[PredictionType, str, Sequence[Any], Iterable[Any], str]:
-    # the type, the name and the examples of the gold, the rows and examples of each file, and by
-    # what they are aligned
+def _align(files: list[Rows], source: GoldSource, run: Path) -> tuple[Rows, Iterable[Any], str]:
+    # the examples of gold, the rows and examples of each file, and by what they are aligned
     files = [replace(file, rows=[Row(*row) for row in file.rows]).with_ids() for file in files]
     if {file.type for file in files} == {TAGS, SPANS}:
         files = list(map(_with_spelled_spans, files))
@@ -411,7 +409,7 @@ def _align(
         aligned_by = ""
     if gold.ids is None and not type.may_leave_out:
         in_order = _in_order(gold, (with_ids or files)[0])
-    return type, gold.name, gold.rows, (_pair(file, in_order) for file in files), aligned_by
+    return gold, (_pair(file, in_order) for file in files), aligned_by
 
 
 def _comparable(runs: list[Tables]) -> list[Tables]:

@@ -228,11 +228,8 @@ def runs(workdir: Path) -> Path:
 
 def test_runs(runs: Path):
     found = compared("runs/good", "runs/bad")
-    assert [Path(file).parent.name for file in found["a"]["files"]] == [
-        "seed-1",
-        "seed-2",
-        "seed-10",
-    ]
+    folders = [Path(file).parent.name for file in found["a"]["files"]]
+    assert folders == ["seed-1", "seed-2", "seed-10"]
     assert len(found["b"]["runs"]) == 2
     assert found["gold"] == "runs/good/seed-1/predictions.test.jsonl"
     assert found["a"]["value"] == pytest.approx(sum(found["a"]["runs"]) / 3)
@@ -452,10 +449,8 @@ def test_a_table_as_papers_print_it(two_data_sets: Path):
 
 def test_two_systems_are_a_table_with_a_baseline_or_two_data_sets(two_data_sets: Path):
     found = compared("A:x=runs/good", "A:y=half/good")
-    assert [(row["system"], row["data"], row["p"]) for row in found] == [
-        ("A", "x", None),
-        ("A", "y", None),
-    ]
+    rows = [(row["system"], row["data"], row["p"]) for row in found]
+    assert rows == [("A", "x", None), ("A", "y", None)]
     found = compared("runs/good", "runs/bad", "--baseline", "bad")
     assert [row["p"] is None for row in found] == [False, True]
     named = compared("Ours=runs/good", "Theirs=runs/bad")

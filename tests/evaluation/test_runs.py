@@ -6,8 +6,10 @@ import json
 import math
 import os
 import re
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +31,12 @@ from tests.small_data import write_jsonl
 def scored(folder: Path, predictions: list[dict], gold: list[dict], **settings) -> dict[str, float]:
     answers = write_jsonl(folder / "answers.jsonl", predictions)
     return score_predictions(answers, str(write_jsonl(folder / "gold.jsonl", gold)), **settings)
+
+
+def save_model(folder: Path, names: list[str]) -> None:
+    (folder / "best").mkdir()
+    saved = {"labels": names, "config": {}, "extra": {}}
+    (folder / "best" / "finetune.json").write_text(json.dumps(saved))
 
 
 def labels(*names) -> list[dict]:
@@ -355,9 +363,7 @@ def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], mess
 def test_a_part_of_a_name_is_no_label_of_the_model(
     type: str, labels: list[str], gold: list, unknown: str, tmp_path: Path
 ):
-    saved = {"labels": labels, "config": {}, "extra": {}}
-    (tmp_path / "best").mkdir()
-    (tmp_path / "best" / "finetune.json").write_text(json.dumps(saved))
+    save_model(tmp_path, labels)
     scheme = {"schemes": ("BIO", "BIO")} if type == "tags" else {}
     tables = TYPES[type].of_values(gold, gold, labels=labels, **scheme)
     (note,) = notes_on(tables, tmp_path)
@@ -381,6 +387,27 @@ def test_gold_in_another_scheme_is_read_as_in_training(tmp_path: Path, first: st
         answers, right = [["B-PER", "B-PER", "O", "O"]], 3
     scores = scored(tmp_path, [{"tags": tags} for tags in answers], gold)
     assert scores["tag_accuracy"] == right / 4
+
+
+def test_few_functions_lead_from_a_line_to_an_accuracy(tmp_path: Path):
+    """Those that docs/development.md names, also for two labels without a positive class."""
+    row = {"id": 0, "text": "a", "label": "x", "scores": {"x": 0.75, "y": 0.25}, "gold": "x"}
+    path, called = write_jsonl(tmp_path / "p.jsonl", [row, row | {"label": "y"}]), set[Any]()
+
+    def trace(frame: Any, event: str, _: Any) -> None:
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
+        layer = module.removeprefix("finetune.").partition(".")[0]
+        if event == "call" and layer in ("data", "evaluation", "types") and "<" not in name:
+            called.add((module, name))
+
+    align_runs([path])  # imports
+    sys.setprofile(trace)
+    try:
+        accuracy = TYPES["label"].metrics["accuracy"].score(align_runs([path])[0])
+    finally:
+        sys.setprofile(None)
+    assert accuracy == 0.5 and len({module for module, _ in called}) <= 5
+    assert len(called) <= 18, sorted(called)
 
 
 # --- Identity, not position ----------------------------------------------------------------------
@@ -473,9 +500,7 @@ def test_the_output_names_alignment_by_position(tmp_path: Path):
     write_jsonl(answers, with_ids(labels(*"bbca"), KEYS))
     assert "q3" in run(*report, "json").out
     write_jsonl(answers, with_ids(labels(*"xxyx"), KEYS))
-    saved = {"labels": ["x", "y"], "config": {}, "extra": {}}  # of the model beside the file
-    (tmp_path / "best").mkdir()
-    (tmp_path / "best" / "finetune.json").write_text(json.dumps(saved))
+    save_model(tmp_path, ["x", "y"])
     never = "No gold label is ever predicted: gold has a, b, c; predicted are x, y."
     assert run("score", answers, gold).err == f"{never}\n", "and no second note"
 

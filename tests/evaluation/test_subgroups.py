@@ -60,11 +60,8 @@ def test_depth_is_the_longest_chain_around(spans: list[Span]):
     assert {span for span, depth in found.items() if depth} == inner_spans(spans)
 
     def chain(span: Span) -> int:
-        around = [
-            o
-            for o in set(spans)
-            if o.start <= span.start and span.end <= o.end and o[:2] != span[:2]
-        ]
+        others = {other for other in spans if other[:2] != span[:2]}
+        around = [o for o in others if o.start <= span.start and span.end <= o.end]
         return max(map(chain, around), default=-1) + 1
 
     assert found == {span: chain(span) for span in set(spans)}
@@ -79,10 +76,8 @@ def test_subgroups_sum_to_the_whole(sentences: list[tuple[list[str], list[Span],
     found = span_tables(words, gold, predicted, train=train)
     assert {"length", "sentence length", "in training"} <= {*found}
     for name, groups in found.items():
-        sums = {
-            key: sum(group[key] for group in groups)
-            for key in ("gold", "found", "predicted", "correct")
-        }
+        keys = ("gold", "found", "predicted", "correct")
+        sums = {key: sum(group[key] for group in groups) for key in keys}
         assert sums["found"] == sums["correct"] == correct
         assert sums["gold"] == sum(len(set(spans)) for spans in gold)
         assert sums["predicted"] == sum(len(set(spans)) for spans in predicted)
@@ -127,11 +122,8 @@ def test_seen_and_unseen():
     predicted = [[Span(0, 1, "PER"), Span(2, 4, "LOC"), Span(5, 6, "LOC")]]
     found = span_tables(words, gold, predicted, train=train)["in training"]
     assert tuple(p["in training"] for p in found) == SEEN_ENTITIES
-    assert [(p["gold"], p["predicted"], p["correct"]) for p in found] == [
-        (1, 2, 1),
-        (1, 0, 0),
-        (1, 1, 1),
-    ]
+    counts = [(p["gold"], p["predicted"], p["correct"]) for p in found]
+    assert counts == [(1, 2, 1), (1, 0, 0), (1, 1, 1)]
     assert "in training" not in span_tables(words, gold, predicted)
 
 
@@ -140,11 +132,8 @@ def test_unseen_words():
     train = TrainingVocabulary.of([example])
     words = [["the", "run"], ["a", "the", "dog"]]
     found = tables_of("plain tags", words, ["AA", "AAA"], ["AB", "ABB"], train)
-    assert [(p["in training"], p["words"], p["correct"]) for p in found["in training"]] == [
-        (SEEN_WORDS[0], 2, 1),
-        (SEEN_WORDS[1], 1, 0),
-        (SEEN_WORDS[2], 2, 1),
-    ]
+    counts = [(p["in training"], p["words"], p["correct"]) for p in found["in training"]]
+    assert counts == [*zip(SEEN_WORDS, (2, 1, 2), (1, 0, 1), strict=True)]
     for groups in found.values():
         assert (sum(p["words"] for p in groups), sum(p["correct"] for p in groups)) == (5, 2)
 
@@ -168,12 +157,9 @@ def test_the_vocabulary_of_training_data_is_saved(tmp_path: Path):
 
 
 def test_vocabulary_of_tags_without_spans():
-    spelled = [
-        TokenExample(0, ("a", "b"), tags=("I-X", "I-X")),
-        TokenExample(1, ("c",), (), ("O",)),
-    ]
+    inside = TokenExample(0, ("a", "b"), tags=("I-X", "I-X"))
+    spelled = [inside, TokenExample(1, ("c",), (), ("O",))]
     assert TrainingVocabulary.of(spelled) == TrainingVocabulary({"a b": {"X"}}, {})
     mixed = [TokenExample(0, ("a", "b"), (Span(0, 1, "Q"),), ("N", "V")), TokenExample(1, ("c",))]
-    assert TrainingVocabulary.of(mixed) == TrainingVocabulary(
-        {"a": {"Q"}}, {"a": {"N"}, "b": {"V"}}
-    )
+    expected = TrainingVocabulary({"a": {"Q"}}, {"a": {"N"}, "b": {"V"}})
+    assert TrainingVocabulary.of(mixed) == expected
