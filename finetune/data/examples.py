@@ -258,17 +258,18 @@ class Examples(Sequence[Any]):
 
     def converted(self, example_type: Any, values: Mapping[str, Iterable[Any]]) -> Examples:
         """Convert to examples of another type, with these values of fields; others stay."""
-        fields = fields_of(example_type)
-        kept = {
-            n: c for n, c in self._columns.items() if n in fields or n.startswith(_STATS_PREFIX)
-        }
-        changed = self._with(kept, self._rows)
-        changed.example_type = example_type
+        fields, rows = fields_of(example_type), self
         if self.is_large:
+            if not np.array_equal(self._rows, np.arange(len(self))):  # rows of the new table
+                rows = Examples._mapped(self.example_type, stored(self._batches()))
             table = stored(_packed(fields, {name: _batches(values[name]) for name in values}))
-            changed._columns |= dict.fromkeys(values, table)
+            new: dict[str, Any] = dict.fromkeys(values, table)
         else:
-            changed._columns |= {name: np.fromiter(value, object) for name, value in values.items()}
+            new = {name: np.fromiter(value, object) for name, value in values.items()}
+        stats = {_STATS_PREFIX + name for name in COLUMN_STATS}
+        kept = {n: column for n, column in rows._columns.items() if n in fields or n in stats}
+        changed = rows._with(kept | new, rows._rows)
+        changed.example_type = example_type
         return changed
 
     def map(self, change: Callable[[int, Any], Any]) -> Examples:
