@@ -111,7 +111,7 @@ class Examples(Sequence[Any]):
 
     def _with(self, columns: Mapping[str, Numbers | MappedTable], rows: Numbers) -> Examples:
         examples = copy.copy(self)
-        examples._columns, examples._rows, examples._made = dict(columns), rows, (-1, [])
+        examples._columns, examples._rows, examples._made = dict(columns), rows, (0, [])
         return examples
 
     @property
@@ -123,17 +123,14 @@ class Examples(Sequence[Any]):
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._make() if self.is_large else iter(self._from(0))
+        if self.is_large:
+            return self._make()
+        if len(self._made[1]) < len(self._rows):
+            self._made = 0, list(self._make())
+        return iter(self._made[1])
 
     def _make(self) -> Iterator[Any]:
         return map(self.example_type, *map(self.column, self.example_type.__match_args__))
-
-    def _from(self, start: int) -> list[Any]:
-        first, made = self._made
-        if first != start:
-            made = list(self[start : start + CHUNK] if self.is_large else self._make())
-            self._made = start, made
-        return made
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -142,9 +139,13 @@ class Examples(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return self.take(range(*index.indices(len(self))))
-        index = range(len(self))[index]
-        start = index // CHUNK * CHUNK if self.is_large else 0
-        return self._from(start)[index - start]
+        index = range(len(self._rows))[index]
+        start, made = self._made
+        if not start <= index < start + len(made):
+            start = index // CHUNK * CHUNK if self.is_large else 0
+            made = list(self[start : start + CHUNK] if self.is_large else self._make())
+            self._made = start, made
+        return made[index - start]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(self) != len(other):
@@ -160,7 +161,7 @@ class Examples(Sequence[Any]):
 
     def column(self, name: str) -> Iterator[Any]:
         """The values of one field in order; no examples have no values of any field."""
-        if not len(self):
+        if not self._rows.size:
             return iter(())
         if not self.is_large:
             return iter(self._columns[name].tolist())  # type: ignore[union-attr]
@@ -335,7 +336,11 @@ def indices_of(which: Iterable[bool]) -> Numbers:
 
 def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
     """Collect the examples of a stream: on disk if they are many. ``title`` is shown meanwhile."""
-    first, remaining = list[list[Any]](), _batches(examples, title)
+    values = iter(examples)
+    few = list(itertools.islice(values, CHUNK))
+    if len(few) < CHUNK:
+        return Examples(few)
+    first, remaining = list[list[Any]](), _batches(itertools.chain(few, values), title)
     for batch in remaining:
         first.append(batch)
         if sum(map(len, first)) > MOST_IN_MEMORY:
@@ -363,14 +368,11 @@ def _packed(
 
 def _batches(values: Iterable[T], title: str = "", number: int | None = None) -> Iterator[list[T]]:
     remaining, done = iter(values), 0
-    batch = list(itertools.islice(remaining, CHUNK))
-    is_shown = title and len(batch) == CHUNK  # a batch takes no time to speak of
-    shown = progress_task(title, number) if is_shown else nullcontext(lambda done: None)
+    shown = progress_task(title, number) if title else nullcontext(lambda done: None)
     with shown as show:
-        while batch:
+        while batch := list(itertools.islice(remaining, CHUNK)):
             yield batch
             show(done := done + len(batch))
-            batch = list(itertools.islice(remaining, CHUNK))
 
 
 def compute_column_stats(examples: Sequence[Example]) -> Mapping[str, Numbers]:

@@ -203,7 +203,7 @@ def read_lines(
     """
     number, begun, length = 1, list[bytes](), 0  # the line whose end is not read yet
     try:
-        for block in _blocks(name, source, encoding):
+        for block in itertools.chain(_blocks(name, source, encoding), [b""]):
             lines, end, remainder = block.rpartition(b"\n")
             length += block.find(b"\n") if end else len(block)
             if length > most:
@@ -212,25 +212,33 @@ def read_lines(
                     "this row into several rows, or name the file .json if the line is a whole "
                     "data set."
                 )
-            if end:
-                for line in _decoded(name, number, b"".join([*begun, lines])):
-                    yield line
-                    number = line.number + 1
+            if end or (not block and any(begun)):
+                text = b"".join([*begun, lines]).decode().removeprefix("\ufeff" * (number == 1))
+                if number == 1 and not end and isinstance(source, Path):
+                    _refuse_carriage_returns(source, text)
+                texts, numbers = text.split("\n"), itertools.count(number)
+                if "\r" in text:
+                    ends = ("\r" if line.endswith("\r") else "" for line in texts)
+                    yield from map(Line, numbers, [line.rstrip("\r") for line in texts], ends)
+                else:
+                    yield from map(Line, numbers, texts)
+                number += len(texts)
                 begun, length = [], len(remainder)
             begun.append(remainder)
+    except UnicodeDecodeError as error:
+        raise _bad_byte(name, number + error.object.count(b"\n", 0, error.start), error) from error
     except (EOFError, OSError, zlib.error) as error:
         _report_damage(error, f"{name}:{number}")
         raise
-    if any(begun):
-        for line in _decoded(name, number, b"".join(begun)):
-            if line.number == 1 and "\r" in line.text and isinstance(source, Path):
-                plain = Path(uncompressed_name(source))
-                raise DataError(
-                    f"{name}: the lines end in carriage returns alone, as on old systems, so "
-                    f"the file is one line: convert it: tr '\\r' '\\n' < {plain} > "
-                    f"{plain.stem}-lines{plain.suffix}"
-                )
-            yield line
+
+
+def _refuse_carriage_returns(path: Path, text: str) -> None:
+    if "\r" in text.rstrip("\r"):
+        plain = Path(uncompressed_name(path))
+        raise DataError(
+            f"{path}: the lines end in carriage returns alone, as on old systems, so the file is "
+            f"one line: convert it: tr '\\r' '\\n' < {plain} > {plain.stem}-lines{plain.suffix}"
+        )
 
 
 def _blocks(name: str, source: Path | IO[Any], encoding: str) -> Iterator[bytes]:
@@ -254,21 +262,6 @@ def _blocks(name: str, source: Path | IO[Any], encoding: str) -> Iterator[bytes]
             read = stream.read1 if unzipped is stream else unzipped.readline
             blocks = iter(partial(read, PIECE), b"")
         yield from blocks if encoding == UTF_8 else _recoded(name, blocks, encoding)
-
-
-def _decoded(name: str, number: int, content: bytes) -> Iterable[Line]:
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise _bad_byte(name, number + content.count(b"\n", 0, error.start), error) from error
-    if number == 1:
-        text = text.removeprefix("\ufeff")
-    numbers, lines = itertools.count(number), text.split("\n")
-    if "\r" not in text:
-        return map(Line, numbers, lines)
-    stripped = [line.rstrip("\r") for line in lines]
-    ends = ("\r" if line.endswith("\r") else "" for line in lines)
-    return map(Line, numbers, stripped, ends)
 
 
 def _recoded(name: str, pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:

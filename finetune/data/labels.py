@@ -51,6 +51,9 @@ def read_label(
 
     ``names`` are the class names of its integers.
     """
+    if isinstance(value, str) and value.lstrip()[:1] not in ("{", "["):
+        name = value.strip()
+        return None if name.lower() in MISSING else name, None
     cell = json_cell(value)
     if isinstance(cell, Mapping):
         votes = read_votes(cell, where)
@@ -63,7 +66,7 @@ def read_label(
                 f"{where}: label {name!r:.60} is no list that can be read: write JSON, "
                 'such as ["joy", "surprise"].'
             )
-        return None if name.lower() in MISSING else name, None
+        return name, None
     if isinstance(cell, list | tuple):
         labels = tuple(_label_name(item, names, where) for item in cell)
         repeated = next((name for name in labels if labels.count(name) > 1), None)
@@ -283,18 +286,16 @@ def agreement(votes: Votes) -> tuple[str, float]:
     return how, numbers[0] / math.fsum(numbers)
 
 
-def votes_notes(split: str, column: Iterable[Votes | None]) -> list[str]:
-    """Note the votes of a split, and how far they agree; nothing without votes."""
+def votes_note(split: str, column: Iterable[Votes | None]) -> str:
+    """Note the votes of a split, and how far they agree; there must be some."""
     shares = [agreement(votes) for votes in column if votes is not None]
-    if not shares:
-        return []
     counts = Counter(how for how, _ in shares)
     share = math.fsum(share for _, share in shares) / len(shares)
     tied = f", {counts['tied']:,} tied (the first label counts)" if counts["tied"] else ""
-    return [
+    return (
         f"{split}: votes for {quantity(len(shares), 'text')}, on average {share:.1%} of them for "
         f"the majority; {counts['unanimous']:,} unanimous{tied}"
-    ]
+    )
 
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")

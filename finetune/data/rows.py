@@ -48,6 +48,11 @@ def refuse_rows_of_tools(table: Table, columns: NamedColumns) -> None:
         )
 
 
+def _empty(split: str, table: Table) -> DataError:
+    more = "".join(f" ({note})" for note in table.notes)  # such as further sheets
+    return DataError(f"{table.name}: the {split} split is empty{more}: add rows or leave it out.")
+
+
 class RowReader(ABC):
     """Reads examples from rows of any source: for training, prediction and scores alike."""
 
@@ -100,13 +105,7 @@ class RowReader(ABC):
         dataset, tables = open_splits(spec, splits, partial(self.open, options=options), encoding)
         notes, by_split, order = list(dataset.notes), dict[str, Examples](), tuple[str, ...]()
         for split, table in tables.items():
-            gold: Gold = "required" if split == "train" else "read"
-            by_split[split] = collected(self._examples(table, columns, errors, gold))
-            if not by_split[split]:
-                more = "".join(f" ({note})" for note in table.notes)  # such as further sheets
-                raise DataError(
-                    f"{table.name}: the {split} split is empty{more}: add rows or leave it out."
-                )
+            by_split[split] = collected(self._examples(split, table, columns, errors))
             notes += [note for note in table.notes if note not in notes]
             label = table.read.get("label") or table.read.get("tags")
             order = order or tuple(table.names.get(label or "", ()))
@@ -117,11 +116,12 @@ class RowReader(ABC):
         )
 
     def _examples(
-        self, table: Table, columns: NamedColumns, errors: list[str] | None, gold: Gold
+        self, split: str, table: Table, columns: NamedColumns, errors: list[str] | None
     ) -> Iterator[Any]:
         first = table.peek(holder.MOST_IN_MEMORY + 1)
         if not first:
-            return
+            raise _empty(split, table)
+        gold: Gold = "required" if split == "train" else "read"
         make = self.choose(table, first, columns, gold)
         refuse_rows_of_tools(table, columns)
         num_first, header, later = len(first), {*table.header}, dict[str, None]()
@@ -141,6 +141,8 @@ class RowReader(ABC):
             else:
                 yield example
                 index += 1
+        if not index:
+            raise _empty(split, table)
         if later:
             names = abbreviated(later)
             table.notes.append(

@@ -50,7 +50,14 @@ _SPLITS = {
     **dict.fromkeys(("test", "testb", "testing"), "test"),
 }
 """The split for each word of a file name, and for the split names of other data sets."""
-SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
+SPLIT_ORDER = [
+    "train",
+    *(
+        f"{split}{end}"
+        for split in ("validation", "test")
+        for end in ("", "_matched", "_mismatched")
+    ),
+]
 
 MAX_REPEATED = 0.5
 """Fraction of the rows of a split that may also be in the splits that it is joined with."""
@@ -218,7 +225,9 @@ def open_splits(
     """
     source = resolve(spec)
     if source.files:
-        chosen = _select_splits(list(source.files), wanted, source.name)
+        chosen = sorted(source.files, key=SPLIT_ORDER.index)
+        if wanted is not None:
+            chosen = _select_splits(chosen, wanted, source.name)
         tables, formats = dict[str, Table](), set[str]()
         for split in chosen:
             paths = source.files[split]

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from finetune.data.examples import Dataset, Examples
 from finetune.data.files import UTF_8, DataFile, Row
-from finetune.data.labels import RawLabel, Votes, convert_labels, read_label, votes_notes
+from finetune.data.labels import RawLabel, Votes, convert_labels, read_label, votes_note
 from finetune.data.rows import Gold, Make, NamedColumns, RowReader, Splits
 from finetune.data.tables import MissingColumn, Table, WordsNotTexts, text_cell
 from finetune.types import DataError, TextExample, abbreviated
@@ -148,7 +148,8 @@ class TextReader(RowReader):
             examples |= converted
             notes += [note] if note and note not in notes else []
         for split, rows in examples.items():
-            notes += votes_notes(split, rows.column("votes"))
+            if any(rows.column("votes")):
+                notes.append(votes_note(split, rows.column("votes")))
         return examples, notes
 
     def predicted(self, index: int, example: TextExample) -> TextExample:
