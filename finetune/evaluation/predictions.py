@@ -370,10 +370,10 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> list[
         fields["vocabulary"] = TrainingVocabulary.of(_read_gold(train, type, source, run))
     elif source.gold is None and type.in_words and (folder / VOCABULARY_FILE).is_file():
         fields["vocabulary"] = TrainingVocabulary.load(folder)
-    runs = [
-        tables_of_rows(type, *pair, files=(str(path), gold), **fields)
-        for path, pair in zip(paths, pairs, strict=True)
-    ]
+    runs = []
+    for path, pair in zip(paths, pairs, strict=True):
+        schemes = None, _saved_model(path.parent)["extra"].get("scheme") if type is TAGS else None
+        runs.append(tables_of_rows(type, *pair, files=(str(path), gold), schemes=schemes, **fields))
     if len(runs) > 1:
         runs = _comparable(runs)
     if source.positive is not None or len(runs) > 1:
@@ -381,8 +381,7 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> list[
         runs = [replace(tables, positive=positive) for tables in runs]
     costs = source.costs
     if costs is None and type.one_class and type.classes and (run / "best").is_dir():
-        extra = _saved_model(run).get("extra", {})
-        costs = Decisions.restored(extra.get("decisions", {})).costs
+        costs = Decisions.restored(_saved_model(run)["extra"].get("decisions", {})).costs
     return [with_costs(tables, costs) for tables in runs] if costs else runs
 
 
@@ -437,7 +436,7 @@ def _saved_model(run: Path) -> Mapping[str, Any]:
     # what the model of a run was saved with; empty for a folder without a model
     path = run / "best" / "finetune.json"
     types = {"labels": list[str], "config": dict, "extra": dict}
-    return read_object(path, types) if path.is_file() else {}
+    return read_object(path, types) if path.is_file() else {"labels": [], "config": {}, "extra": {}}
 
 
 def notes_on(tables: Tables, run: Path) -> list[str]:
@@ -450,7 +449,7 @@ def notes_on(tables: Tables, run: Path) -> list[str]:
 
 
 def _unknown_note(tables: Tables, run: Path) -> str:
-    names, classes = {*_saved_model(run).get("labels", ())}, tables.type.classes
+    names, classes = {*_saved_model(run)["labels"]}, tables.type.classes
     if classes is None or not names:
         return ""
     if classes.column == "type" and "O" in names:  # tags such as B-TYPE
@@ -463,7 +462,7 @@ def _unknown_note(tables: Tables, run: Path) -> str:
 
 
 def _read_gold(file: str, type: PredictionType, source: GoldSource, run: Path) -> list[Any]:
-    usual = column_map(_saved_model(run).get("config", {}).get("columns") or ())
+    usual = column_map(_saved_model(run)["config"].get("columns") or ())
     options = {"columns": source.columns, "usual_columns": usual, "encoding": source.encoding}
     return list(type.read_gold(file, **options))
 

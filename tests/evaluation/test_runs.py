@@ -33,9 +33,9 @@ def scored(folder: Path, predictions: list[dict], gold: list[dict], **settings) 
     return score_predictions(answers, str(write_jsonl(folder / "gold.jsonl", gold)), **settings)
 
 
-def save_model(folder: Path, names: list[str]) -> None:
+def save_model(folder: Path, names: list[str], **extra) -> None:
     (folder / "best").mkdir()
-    saved = {"labels": names, "config": {}, "extra": {}}
+    saved = {"labels": names, "config": {}, "extra": extra}
     (folder / "best" / "finetune.json").write_text(json.dumps(saved))
 
 
@@ -387,6 +387,15 @@ def test_gold_in_another_scheme_is_read_as_in_training(tmp_path: Path, first: st
         answers, right = [["B-PER", "B-PER", "O", "O"]], 3
     scores = scored(tmp_path, [{"tags": tags} for tags in answers], gold)
     assert scores["tag_accuracy"] == right / 4
+
+
+def test_predictions_without_b_have_the_scheme_of_their_model(tmp_path: Path):
+    """They look like IO, where an I- begins a span."""
+    row = {"words": ["a"], "tags": ["I-X"], "gold": {"tags": ["B-X"]}}
+    path = write_jsonl(tmp_path / "p.jsonl", [row])
+    assert score(align_runs([path])[0])["span_f1_strict"] == 1
+    save_model(tmp_path, [], scheme="BIO")
+    assert score(align_runs([path])[0])["span_f1_strict"] == 0
 
 
 def test_few_functions_lead_from_a_line_to_an_accuracy(tmp_path: Path):

@@ -141,10 +141,8 @@ def test_order_and_seed():
     turned = compare(second, first, num_resamples=500)
     assert found == again != compare(first, second, num_resamples=500, seed=1)
     assert found.difference.value == -turned.difference.value
-    assert (found.p_bootstrap, found.p_randomization) == (
-        turned.p_bootstrap,
-        turned.p_randomization,
-    )
+    p_values = found.p_bootstrap, found.p_randomization
+    assert p_values == (turned.p_bootstrap, turned.p_randomization)
 
 
 def test_copies_of_a_run_are_one_run():

@@ -171,14 +171,9 @@ def test_published_settings_have_no_paths(workdir: Path):
     }
     last = {"data": "b.csv", "model": "bert", "init_from": "best", "out": "ana"}
     assert published(paths) == last
-    named = {
-        "test_sets": ["de=/home/ana/de.csv", "fr=xnli:fr"],
-        "custom_metrics": ["/home/ana/m.py:cost"],
-    }
-    assert published(named) == {
-        "test_sets": ["de=de.csv", "fr=xnli:fr"],
-        "custom_metrics": ["m.py_cost"],
-    }
+    sets, metrics = ["de=/home/ana/de.csv", "fr=xnli:fr"], ["/home/ana/m.py:cost"]
+    found = published({"test_sets": sets, "custom_metrics": metrics})
+    assert found == {"test_sets": ["de=de.csv", "fr=xnli:fr"], "custom_metrics": ["m.py_cost"]}
 
 
 def test_a_push_without_the_right_is_refused(

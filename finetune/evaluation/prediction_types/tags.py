@@ -70,6 +70,8 @@ def _tag_tables(tables: Tables) -> Tables:
         gold, predicted = respelled(tables.gold), respelled(tables.predicted)
         scheme = detect_scheme(gold)
         other = scheme and (predicted_scheme(predicted, scheme) or scheme)
+        if other == "IO":  # as tags without B- look, too
+            other = tables.schemes[1] or other
         if scheme not in (None, "BIO", other):  # as training reads gold: scores agree
             gold, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold], "BIO"
         tables = replace(tables, gold=gold, predicted=predicted, schemes=(scheme, other))
