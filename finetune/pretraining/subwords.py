@@ -46,9 +46,10 @@ def _read_gold(file: str, **reading: Any) -> Sequence[Any]:
 
 
 def _parse(row: Mapping[str, Any], where: str, example: TextExample) -> MaskedPrediction:
-    gold, subwords = read_names(row, "gold", where), tuple(row["subwords"])
+    gold: Any = example.label or ()
+    subwords = tuple(row["subwords"])
     if gold and len(gold) != len(subwords):
-        raise wrong_value(where, "gold", "a list with one name for each of `subwords`", row["gold"])
+        raise wrong_value(where, "gold", "a list with one name for each of `subwords`", [*gold])
     further = {name: row[name] for name in ("follows", "follows_score") if name in row}
     if row.get("boundary_losses") is not None:
         further["boundary_losses"] = tuple(row["boundary_losses"])
@@ -79,7 +80,9 @@ SUBWORDS = PredictionType(
     parse=_parse,
     tables=_with_items,
     read_gold=_read_gold,
-    gold_of_row=text_of_row,
+    gold_of_row=lambda index, where, row: replace(
+        text_of_row(index, where, row), label=read_names(row, "gold", where)
+    ),
     sides=None,
 )
 """The subwords at masked positions, and the losses there."""

@@ -264,19 +264,14 @@ def test_the_metric_that_selected_a_model_is_compared(tmp_path: Path):
 def test_runs_with_other_gold_are_refused(workdir: Path):
     """Other examples, or other gold, even if there are as many."""
     answers = [{"id": i, "label": "ab"[i % 2]} for i in range(30)]
-    for name, word, labels in (
-        ("a", "x", "ab"),
-        ("b", "x", "ab"),
-        ("c", "y", "ab"),
-        ("d", "x", "ba"),
-    ):
+    systems = ("a", "x", "ab"), ("b", "x", "ab"), ("c", "y", "ab"), ("d", "x", "ba")
+    for name, word, labels in systems:
         gold = [TextExample(i, f"{word} {i}", label=labels[i % 2]) for i in range(30)]
         run_folder(workdir / f"run-{name}", answers, gold)
     assert compared("run-a", "run-b")["difference"]["value"] == 0
+    message = "predictions.test.jsonl has other examples, or other gold"
     for other in ("run-c", "run-d"):
-        run("compare", "run-a", other).refused(
-            f"{other}/predictions.test.jsonl has other examples, or other gold"
-        )
+        run("compare", "run-a", other).refused(f"{other}/{message}")
 
 
 def test_runs_that_tag_and_runs_that_find_spans(workdir: Path):

@@ -481,10 +481,8 @@ def test_rows_without_gold_need_no_prediction(tmp_path: Path):
 def test_runs_in_another_order_are_compared_by_id(tmp_path: Path):
     rows = [row | {"gold": row["label"], "text": "a"} for row in with_ids(labels(*"abca"), KEYS)]
     rows[0]["label"] = "c"
-    paths = [
-        write_jsonl(tmp_path / f"{name}.jsonl", order)
-        for name, order in (("a", rows), ("b", rows[::-1]))
-    ]
+    orders = {"a": rows, "b": rows[::-1]}.items()
+    paths = [write_jsonl(tmp_path / f"{name}.jsonl", order) for name, order in orders]
     first, second = align_runs(paths)
     assert first.gold == second.gold and first.predicted == second.predicted
     bare = [row | {"text": "a"} for row in texts(*"abca")]  # without ids: by position of A
@@ -512,6 +510,14 @@ def test_the_output_names_alignment_by_position(tmp_path: Path):
     save_model(tmp_path, ["x", "y"])
     never = "No gold label is ever predicted: gold has a, b, c; predicted are x, y."
     assert run("score", answers, gold).err == f"{never}\n", "and no second note"
+
+
+def test_one_of_two_files_holds_the_gold_of_subwords(tmp_path: Path):
+    row = {"id": 0, "subwords": ["a"], "gold": ["a"]}
+    paths = [write_jsonl(tmp_path / "a.jsonl", [row])]
+    row.pop("gold")
+    paths.append(write_jsonl(tmp_path / "b.jsonl", [row | {"subwords": ["b"]}]))
+    assert [score(run)["mlm_accuracy"] for run in align_runs(paths)] == [1, 0]
 
 
 # --- Streams are read once -----------------------------------------------------------------------
