@@ -17,6 +17,8 @@ from finetune.data.json_files import parse_json, read_object
 from finetune.types import UserError
 from tests.small_data import jsonl
 
+FOLDER = Path(texts.__file__).parent
+
 
 @pytest.fixture
 def read(written):
@@ -543,3 +545,23 @@ def test_an_unread_sheet_is_named_where_a_column_is_missing(tmp_path):
             read_text(str(path))
     with pytest.raises(DataError, match=f"no column 'text' .*; {unread}"):
         read_text(str(path), columns={"text": "text"})
+
+
+def test_the_way_from_a_line_to_an_example_is_short(tmp_path):
+    """As short as docs/development.md says."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(jsonl(*({"text": f"{i}", "label": "ab"[i % 2]} for i in range(3))))
+    functions = set()
+
+    def record(frame, event, _):
+        file, name = Path(frame.f_code.co_filename), frame.f_code.co_qualname
+        if event == "call" and file.parent == FOLDER and "<" not in frame.f_code.co_name:
+            functions.add((file.name, name))
+
+    before = sys.getprofile()
+    sys.setprofile(record)
+    try:
+        assert read_text(path).splits["train"][0].label == "a"
+    finally:
+        sys.setprofile(before)
+    assert len(functions) <= 30 and len({file for file, _ in functions}) <= 8, functions
