@@ -349,8 +349,10 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> list[
     """
     source, run = source or GoldSource(), paths[0].parent
     files = [read_predictions(path, source.encoding) for path in paths]
-    (type, rows), gold, aligned_by = files[0], str(paths[0]), ""
+    (type, rows), gold, train, aligned_by = files[0], str(paths[0]), source.train, ""
     examples: Sequence[Any]
+    if train is not None and not (type.in_words and type.classes and type.classes.confusions):
+        raise UserError(f"--train {train}: it does not apply to {type.name}: leave it out.")
     num_ids = sum(row.get("id") not in (None, "") for row, _ in rows)
     has_gold = num_ids in (0, len(rows)) and all("gold" in row for row, _ in rows)
     is_alone = len(files) == 1 and source.gold is None and not source.columns
@@ -363,10 +365,8 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> list[
         type, gold, examples = of_gold.type, of_gold.name, of_gold.rows
     golds = map(type.gold, examples) if type.wording.without_gold else ()  # else all have gold
     fields: dict[str, Any] = {"aligned_by": aligned_by, "num_without_gold": [*golds].count(None)}
-    train, folder = source.train, Path(gold).parent
+    folder = Path(gold).parent
     if train is not None:
-        if not (type.in_words and type.classes and type.classes.confusions):
-            raise UserError(f"--train {train}: it does not apply to {type.name}: leave it out.")
         fields["vocabulary"] = TrainingVocabulary.of(_read_gold(train, type, source, run))
     elif source.gold is None and type.in_words and (folder / VOCABULARY_FILE).is_file():
         fields["vocabulary"] = TrainingVocabulary.load(folder)
@@ -380,7 +380,7 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> list[
         positive, _ = choose_positive(runs, source.positive)
         runs = [replace(tables, positive=positive) for tables in runs]
     costs = source.costs
-    if costs is None and type.one_class and type.classes and (run / "best").is_dir():
+    if costs is None and runs[0].type.one_class and type.classes and (run / "best").is_dir():
         costs = Decisions.restored(_saved_model(run)["extra"].get("decisions", {})).costs
     return [with_costs(tables, costs) for tables in runs] if costs else runs
 

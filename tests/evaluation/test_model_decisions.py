@@ -219,6 +219,9 @@ def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
 def test_wrong_costs_are_refused(costs: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_costs(costs, ["a", "b"], TYPES["label"])
+    several = TYPES["labels"].of_values([("a",)], [("b",)])
+    with pytest.raises(UserError, match="costs are for models of one label"):
+        with_costs(several, costs)
 
 
 def test_costs_that_rise_are_told(tmp_path) -> None:

@@ -50,11 +50,8 @@ class Page(HTMLParser):
             self.parts.append(text)
 
     def named(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
-        return [
-            found
-            for name, found in self.tags
-            if name == tag and attributes.items() <= found.items()
-        ]
+        named = (found for name, found in self.tags if name == tag)
+        return [found for found in named if attributes.items() <= found.items()]
 
 
 def reported(*arguments: str | Path) -> Page:

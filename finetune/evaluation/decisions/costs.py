@@ -77,7 +77,7 @@ def with_costs(tables: Tables, costs: Costs) -> Tables:
         for gold, row in costs.items()
     }
     labels = {*tables.gold, *tables.predicted, *costs} - {NO_LABEL}
-    check_costs(costs, sorted(labels), tables.type)
+    check_costs(costs, sorted(labels, key=str), tables.type)  # tuples of several labels are refused
     return replace(tables, costs=costs)
 
 
