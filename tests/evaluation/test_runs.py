@@ -72,8 +72,8 @@ def test_labels(tmp_path: Path, name: str):
 
 def test_a_label_named_none_is_not_a_withheld_answer(tmp_path: Path):
     scores = {"None": 0.25, "a": 0.75}
-    rows = [{"label": None, "withheld": "a", "scores": scores, "gold": "a"}]
-    rows.append({"label": "None", "scores": scores, "gold": "None"})
+    row = {"label": None, "withheld": "a", "scores": scores, "gold": "a"}
+    rows = [row, {"label": "None", "scores": scores, "gold": "None"}]
     (tables,) = align_runs([write_jsonl(tmp_path / "answers.jsonl", rows)])
     assert math.isnan(tables.items.score[0]) and tables.items.score[1] == 0.25
 
@@ -374,6 +374,8 @@ def test_every_line_needs_its_gold(tmp_path: Path):
     path = write_jsonl(tmp_path / "p.jsonl", [{"label": "a", "gold": "a"}, {"label": "a"}])
     with pytest.raises(UserError, match="some lines have no gold: name a file of gold"):
         align_runs([path])
+    write_jsonl(path, [{"label": "a", "gold": "a"}, {"label": "a", "gold": ""}])
+    assert [run.num_without_gold for run in align_runs([path])] == [1]
 
 
 @pytest.mark.parametrize(("first", "second"), [("I-PER", "I-PER"), ("B-PER", "E-PER")])
@@ -403,10 +405,9 @@ def test_few_functions_lead_from_a_line_to_an_accuracy(tmp_path: Path):
     row = {"id": 0, "text": "a", "label": "x", "scores": {"x": 0.75, "y": 0.25}, "gold": "x"}
     path, called = write_jsonl(tmp_path / "p.jsonl", [row, row | {"label": "y"}]), set[Any]()
 
-    def trace(frame: Any, event: str, _: Any) -> None:
+    def trace(frame: Any, *_: Any) -> None:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
-        layer = module.removeprefix("finetune.").partition(".")[0]
-        if event == "call" and layer in ("data", "evaluation", "types") and "<" not in name:
+        if re.match(r"finetune\.(data|evaluation|types)", module) and "<" not in name:
             called.add((module, name))
 
     align_runs([path])  # imports

@@ -128,9 +128,8 @@ def check_self_contained_and_accessible(page: Page) -> None:
     links = [link["href"].removeprefix("#") for link in page.named("a")]
     assert set(links) <= set(ids)
     drawings = page.named("svg")
-    assert drawings and all(
-        each.get("role") == "img" and each.get("aria-label") for each in drawings
-    )
+    labeled = (each.get("role") == "img" and each.get("aria-label") for each in drawings)
+    assert drawings and all(labeled)
     assert all(cell.get("scope") in ("col", "row") for cell in page.named("th"))
 
 

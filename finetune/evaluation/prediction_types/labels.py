@@ -59,7 +59,7 @@ def _read_gold(file: str, **reading: Any) -> Sequence[TextExample]:
 
 def text_of_row(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     """Read the text of a row with its gold."""
-    label = row["gold"]
+    label = None if row["gold"] == NO_LABEL else row["gold"]
     if not isinstance(label, str | None):
         label = _checked(where, "gold", label)
     text, pair = row.get("text", ""), row.get("text_pair")
