@@ -15,7 +15,7 @@ from finetune.data.tag_schemes import (
     SCHEMES,
     SPAN_TAG,
     convert_tags,
-    count_transitions,
+    count_tags,
     illegal_transitions,
     num_illegal,
     scheme_of,
@@ -119,26 +119,11 @@ class _Split:
     """The scheme of the tags; None if they are not spans."""
 
     def __init__(self, rows: Examples) -> None:
-        self.rows, num_sequences = rows, 0
-
-        def sequences() -> Iterator[Sequence[str]]:
-            nonlocal num_sequences
-            for tags in filter(None, self.tags()):
-                num_sequences += 1
-                yield tags
-
-        self.transitions = count_transitions(sequences())
-        self.counts = Counter({"O": -num_sequences})  # without the O at their ends
-        for (_, tag), number in self.transitions.items():
-            self.counts[tag] += number
-        self.counts = +self.counts
+        self.rows = rows
+        levels = (levels or (tags,) for tags, levels in rows.columns("tags", "levels"))
+        self.transitions, self.counts = count_tags(chain.from_iterable(levels))
         self.has_levels = any(rows.column("levels"))
         self.has_spans = any(spans is not None for spans in rows.column("spans"))
-
-    def tags(self) -> Iterator[Sequence[str] | None]:
-        """The tags of each sentence, or of each of its levels."""
-        for tags, levels in self.rows.columns("tags", "levels"):
-            yield from levels or (tags,)
 
     def renamed(self, names: Mapping[str, str]) -> _Split:
         def rename(tags: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 
@@ -83,6 +83,23 @@ def count_transitions(tag_sequences: Iterable[Sequence[str]]) -> Transitions:
     """Count how often each tag follows another; the edges of a sequence count as O."""
     pairs = (pairwise(("O", *tags, "O")) for tags in filter(None, tag_sequences))
     return Counter(chain.from_iterable(pairs))
+
+
+def count_tags(tag_sequences: Iterable[Sequence[str] | None]) -> tuple[Transitions, Counter[str]]:
+    """Count how often each tag follows another, and how often it occurs."""
+    num_sequences = 0
+
+    def sequences() -> Iterator[Sequence[str]]:
+        nonlocal num_sequences
+        for tags in filter(None, tag_sequences):
+            num_sequences += 1
+            yield tags
+
+    transitions = count_transitions(sequences())
+    counts = Counter({"O": -num_sequences})  # without the O at their ends
+    for (_, tag), number in transitions.items():
+        counts[tag] += number
+    return transitions, +counts
 
 
 def scheme_of(transitions: Transitions) -> str | None:

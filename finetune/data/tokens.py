@@ -16,7 +16,7 @@ from finetune.data.sources import open_splits, resolve
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import MissingColumn, Table, open_text_table, read_file
 from finetune.data.tag_conversion import are_nested, to_bio
-from finetune.data.tag_schemes import count_transitions, scheme_of, spans_to_tags
+from finetune.data.tag_schemes import count_tags, scheme_of, spans_to_tags
 from finetune.data.token_rows import (
     HEADER_NAMES,
     ROLES,
@@ -254,9 +254,8 @@ def training_tags(examples: Examples) -> Iterator[Sequence[str]]:
 
 def tags_and_scheme(examples: Examples) -> tuple[set[str], str | None]:
     """Collect the different tags of training examples, and their scheme."""
-
-    tags = {*chain.from_iterable(training_tags(examples))}
-    return tags, scheme_of(count_transitions(training_tags(examples)))
+    transitions, counts = count_tags(training_tags(examples))
+    return {*counts}, scheme_of(transitions)
 
 
 def _span_notes(splits: Sequence[Examples]) -> list[str]:

@@ -65,8 +65,7 @@ class TrainingVocabulary:
             for name, table in vars(self).items()
         }
         with replace_file(folder / VOCABULARY_FILE) as file:
-            json.dump(tables, file, ensure_ascii=False)
-            file.write("\n")
+            file.write(json.dumps(tables, ensure_ascii=False) + "\n")  # faster than json.dump
 
 
 def surface(words: Sequence[str], span: Span) -> str:
