@@ -13,7 +13,7 @@ import itertools
 import json
 import mmap
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import astuple
 from types import NoneType, UnionType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 json_text = json.JSONEncoder(separators=(",", ":"), default=astuple).encode
-_END = "\x00end of row\x00"  # between values that are written at once; no text equals it
+_END = "\x00end of row\x00"  # marks the end of each of several values
 _ENCODED_END = json_text(_END)
 MOST_MAPPED = 2**26
 """Number of bytes after which mapped pages are taken out of the memory of the process."""
 
 
-def json_texts(values: Iterable[Any]) -> list[str]:
-    """Write each value as JSON, all at once, which is faster."""
+def json_texts(values: Collection[Any]) -> list[str]:
+    """Write each value as JSON: all at once, which is faster, unless one of them is the mark."""
     ended = [item for value in values for item in (value, _END)]
-    return json_text(ended)[1 : -len(_ENCODED_END) - 2].split(f",{_ENCODED_END},") if ended else []
+    texts = json_text(ended)[1 : -len(_ENCODED_END) - 2].split(f",{_ENCODED_END},")
+    return texts if len(texts) == len(values) else list(map(json_text, values))
 
 
 class Field(NamedTuple):
@@ -134,10 +135,6 @@ def _of_json(hint: Any) -> Callable[[Any], Any]:
     if get_args(hint)[1:] == (...,) and (item := _of_json(get_args(hint)[0])) is not _tuples:
         return lambda values: tuple(map(item, values))
     return _tuples
-
-
-def _call(function: Callable[[Any], Any], value: Any) -> Any:
-    return function(value)
 
 
 def _tuples(value: Any) -> Any:

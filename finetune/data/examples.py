@@ -179,11 +179,12 @@ class Examples(Sequence[Any]):
     def codes(self, name: str) -> tuple[list[Any], Numbers]:
         """The different values of a field, in the order of their first examples, and the
         number of the value of each example [N]. 1, 1.0 and "1" differ."""
-        parts: Iterable[Any] = [(list(self.column(name)), np.arange(len(self)))]
         if self.is_large:
             chunks = (getattr(chunk, "chunks", [chunk]) for chunk in self._chunks(name))
             field = fields_of(self.example_type)[name]
-            parts = map(field.distinct, itertools.chain.from_iterable(chunks))
+            parts: Iterable[Any] = map(field.distinct, itertools.chain.from_iterable(chunks))
+        else:
+            parts = [(list(self.column(name)), np.arange(len(self)))]
         values, numbers, codes = list[Any](), dict[Any, int](), [np.array([], int)]
         for distinct, indices in parts:
             used, firsts = np.unique(indices, return_index=True)

@@ -96,7 +96,7 @@ def test_memory_and_disk_hold_the_same(name: str, view: str) -> None:
     [
         *(
             TextExample(0, "a", label=label)
-            for label in (1, 1.0, "1", -0.0, "None", ("a", "b"), ())
+            for label in (1, 1.0, "1", -0.0, "None", ("a", "b"), (), columns._END)
         ),
         TextExample(0, "\u2028\r\n\0", "", "NA", votes=(("a", 3), ("b", 3.0)), key=7),
         TextExample(0, "a", "b", 0.1, negative="c", targets=((0, 1), (2, 3)), key="7"),
