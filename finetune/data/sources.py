@@ -51,12 +51,9 @@ _SPLITS = {
 }
 """The split for each word of a file name, and for the split names of other data sets."""
 SPLIT_ORDER = [
-    "train",
-    *(
-        f"{split}{end}"
-        for split in ("validation", "test")
-        for end in ("", "_matched", "_mismatched")
-    ),
+    f"{split}{end}"
+    for split in ("train", "validation", "test")
+    for end in ("", "_matched", "_mismatched")
 ]
 
 MAX_REPEATED = 0.5

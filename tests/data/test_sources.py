@@ -61,9 +61,10 @@ def test_folder_reads_split_files_and_ignores_the_rest(tmp_path):
     (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(ROW.encode(), mtime=0))
     for name in ("README.md", "LICENSE", "train.py", "test.md", ".train.jsonl", "README_train.txt"):
         (tmp_path / name).write_text("nothing")
+    (tmp_path / "train_matched.jsonl").write_text(ROW)
     dataset = read_text(str(tmp_path))
     validation = ["validation_matched", "validation_mismatched"]
-    assert list(dataset.splits) == ["train", *validation, "test"]
+    assert list(dataset.splits) == ["train", "train_matched", *validation, "test"]
     assert dataset.name == tmp_path.name
     assert dataset.notes == ["files not read: notes.jsonl"]
     where = f"{tmp_path / 'train.jsonl.gz'}:1"
