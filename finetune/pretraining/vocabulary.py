@@ -34,6 +34,7 @@ from finetune.models.loading import quiet
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.vocabulary_transfer import (
     embedding_weights,
+    read_word_vectors,
     subword_vectors,
     with_vocabulary,
 )
@@ -200,6 +201,9 @@ def coverage(tokenizer: SubwordTokenizer, source: TextSource, characters: int) -
 def write_vocabulary(command: VocabularyCommand) -> None:
     """Train a vocabulary, write the folder and print how it covers the text."""
     sources = text_sources(command.texts, text_encoding(command.encoding))
+    word_vectors = list(map(read_word_vectors, command.vectors))
+    if len({rows.shape[1] for _, rows in word_vectors}) > 1:
+        raise UserError("--vectors have different numbers of dimensions: name files in one space.")
     like, vocabularies = plain_tokenizer(command.kind or "bpe", lowercase=command.lowercase), {}
     if command.for_ is not None:
         like = SubwordTokenizer.from_pretrained(command.for_).tokenizer
@@ -226,13 +230,8 @@ def write_vocabulary(command: VocabularyCommand) -> None:
         }
         if command.for_ is not None:
             new, old = vocabularies["new"], vocabularies["old"]
-            vectors = [
-                subword_vectors(*of) for of in zip(command.vectors, (old, new), strict=False)
-            ]
-            if len({of_language.shape[1] for of_language in vectors}) > 1:
-                raise UserError(
-                    "--vectors have different numbers of dimensions: name files in one space."
-                )
+            languages = zip(word_vectors, (old, new), strict=False)
+            vectors = [subword_vectors(*of_words, subwords) for of_words, subwords in languages]
             weights = embedding_weights(old, new, command.init, lines(), vectors)
             seed = None if command.init == "mean" else command.seed
             model = with_vocabulary(command.for_, old, new, weights, seed)

@@ -77,13 +77,11 @@ def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> A
     return vectors
 
 
-def subword_vectors(path: str | Path, tokenizer: SubwordTokenizer) -> Array:
-    """Compute the vector of each subword from word vectors: the mean over its words [V, width].
+def read_word_vectors(path: str | Path) -> tuple[list[list[str]], Array]:
+    """Read words, each as a list of one, and their vectors [W, width].
 
     The file has the text format of word2vec and fastText (``.vec``, also gzipped): a word and its
-    numbers on each line, the most frequent first, after an optional line with their numbers. Words
-    count by frequency as in WECHSEL (Minixhofer et al. 2022), which these files lack: the r-th word
-    counts 1/r (Zipf). Zeros for subwords of no word, and special tokens.
+    numbers on each line, the most frequent first, after an optional line with their numbers.
 
     Raises:
         DataError: The file is empty, or a line has more or fewer numbers, or infinite ones.
@@ -107,10 +105,21 @@ def subword_vectors(path: str | Path, tokenizer: SubwordTokenizer) -> Array:
         rows.append(row)
     if not words:
         raise DataError(f"{file}: there are no word vectors in it.")
+    return words, np.stack(rows)
+
+
+def subword_vectors(
+    words: Sequence[Sequence[str]], rows: Array, tokenizer: SubwordTokenizer
+) -> Array:
+    """Compute the vector of each subword from word vectors: the mean over its words [V, width].
+
+    Words count by frequency as in WECHSEL (Minixhofer et al. 2022), which their files lack: the
+    r-th word counts 1/r (Zipf). Zeros for subwords of no word, and special tokens.
+    """
     subwords = MultiLabelBinarizer(classes=range(len(tokenizer.tokenizer)), sparse_output=True)
     occurs = subwords.fit_transform([ids for (ids,) in tokenizer.raw_word_subwords(words)])
     weights = occurs.multiply(1 / np.arange(1, len(words) + 1)[:, None]).T.tocsr()
-    vectors: Array = normalize(weights, "l1") @ np.stack(rows)
+    vectors: Array = normalize(weights, "l1") @ rows
     vectors[tokenizer.tokenizer.all_special_ids] = 0
     return vectors.astype(np.float32)
 

@@ -19,6 +19,7 @@ from finetune.pretraining.vocabulary_transfer import (
     focus_weights,
     new_rows,
     overlap,
+    read_word_vectors,
     sparsemax,
     subword_vectors,
     wechsel_weights,
@@ -204,7 +205,8 @@ def test_wechsel_finds_the_translation(tmp_path: Path):
         SubwordTokenizer(train_tokenizer(lambda w=w: [" ".join(w)] * 9, 150, plain), words=True)
         for w in (words, foreign)
     )
-    both = [subword_vectors(*of) for of in zip(files, (old, new), strict=True)]
+    languages = zip(map(read_word_vectors, files), (old, new), strict=True)
+    both = [subword_vectors(*words, tokenizer) for words, tokenizer in languages]
     weights = wechsel_weights(*reversed(both)).toarray()
     np.testing.assert_allclose(weights.sum(axis=1)[weights.any(axis=1)], 1, rtol=1e-5)
     assert ((weights > 0).sum(axis=1) <= 10).all()
@@ -222,4 +224,4 @@ def test_wechsel_finds_the_translation(tmp_path: Path):
 def test_damaged_word_vectors(text: str, location: str, tmp_path: Path):
     (path := tmp_path / "a.vec").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=location):
-        subword_vectors(path, SubwordTokenizer(tokenizer("bert")))
+        read_word_vectors(path)
