@@ -140,12 +140,12 @@ class Examples(Sequence[Any]):
         if isinstance(index, slice):
             return self.take(range(*index.indices(len(self))))
         index = range(len(self._rows))[index]
-        start, made = self._made
-        if not start <= index < start + len(made):
-            start = index // CHUNK * CHUNK if self.is_large else 0
-            made = list(self[start : start + CHUNK] if self.is_large else self._make())
-            self._made = start, made
-        return made[index - start]
+        begin, examples = self._made
+        if not begin <= index < begin + len(examples):
+            begin = index // CHUNK * CHUNK if self.is_large else 0
+            examples = list(self[begin : begin + CHUNK] if self.is_large else self._make())
+            self._made = begin, examples
+        return examples[index - begin]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(self) != len(other):

@@ -159,7 +159,7 @@ def open_data(
     """
     if format is not None and format not in FORMATS:
         raise DataError(f"format {format!r} is unknown: choose {', '.join(FORMATS)}.")
-    encoding = encoding if encoding == UTF_8 else text_encoding(encoding)
+    encoding = text_encoding(encoding)
     if isinstance(source, DataFile):
         source.format = format or source.format
         return source

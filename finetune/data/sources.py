@@ -224,7 +224,7 @@ def open_splits(
     if source.files:
         chosen = sorted(source.files, key=SPLIT_ORDER.index)
         if wanted is not None:
-            chosen = _select_splits(chosen, wanted, source.name)
+            chosen = _selected(chosen, wanted, source.name)
         tables, formats = dict[str, Table](), set[str]()
         for split in chosen:
             paths = source.files[split]
@@ -268,7 +268,8 @@ def _open_tables(source: Source, wanted: Sequence[str] | None) -> tuple[Dataset,
     legal = list(named)
     if wanted is None:
         legal = [split for split in named if canonical_split(split)] or legal
-    chosen = _select_splits(legal, wanted, source.name)
+    legal.sort(key=[*SPLIT_ORDER, *sorted(legal)].index)
+    chosen = legal if wanted is None else _selected(legal, wanted, source.name)
     left = [split for split in named if split not in chosen]
     notes = [f"splits not read: {', '.join(left)}"] if left and wanted is None else []
     tables = {}
@@ -332,17 +333,13 @@ def is_test(split: str) -> bool:
     return split.split("_")[0] == "test"
 
 
-def _select_splits(legal: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:
-    order = [*SPLIT_ORDER, *sorted(legal)]
-    ranked = sorted(legal, key=order.index)
-    if wanted is None:
-        return ranked
+def _selected(legal: Sequence[str], wanted: Sequence[str], name: str) -> list[str]:
     chosen = [canonical_split(split) or split for split in wanted]
     for split in chosen:
         if split not in legal:
             hint = did_you_mean(split, legal)
-            raise DataError(f"{name} has no split {split!r}, only {abbreviated(ranked)}.{hint}")
-    return [split for split in ranked if split in chosen]
+            raise DataError(f"{name} has no split {split!r}, only {abbreviated(legal)}.{hint}")
+    return [split for split in legal if split in chosen]
 
 
 def _folder(folder: Path) -> Source:

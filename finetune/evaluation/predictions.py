@@ -413,8 +413,9 @@ def _align(files: list[Rows], source: GoldSource, run: Path) -> tuple[Rows, Iter
 
 def _comparable(runs: list[Tables]) -> list[Tables]:
     # of one type, for equally many examples
-    first, *others = runs = all_as_numbers(runs)
-    for tables in others:
+    runs = all_as_numbers(runs)
+    first = runs[0]
+    for tables in runs[1:]:
         if tables.type is not first.type:
             raise _other_type((first.files[0], first.type), (tables.files[0], tables.type))
         if len(tables) != len(first):

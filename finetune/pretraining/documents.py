@@ -134,7 +134,6 @@ def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Iterator[Unit
 
 
 def _documents(units: Iterable[tuple[str, str]], separated: bool = False) -> Iterator[Unit]:
-    """Yield each text with its location; if separated, join the texts between blank ones."""
     for filled, group in groupby(units, lambda unit: bool(unit[0].strip())):
         texts = (("\n".join(filter(str.strip, text.split("\n"))), at) for text, at in group)
         if filled and separated:
