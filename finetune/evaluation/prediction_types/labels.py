@@ -261,7 +261,8 @@ def choose_positive(runs: Sequence[Tables], chosen: str | None) -> tuple[str | N
     if chosen is not None and several:
         raise UserError(f"--positive {chosen}: it applies to texts with one of two labels.")
     if len(labels) != 2:
-        return chosen or next(iter(saved), None) if len(labels) == 1 else None, ""
+        positive = chosen or next(iter(saved), None)
+        return (positive if len(labels) == 1 else None), ""
     of_runs = chosen or (next(iter(saved)) if len(saved) == 1 else "")
     name = canonical_names([*labels, of_runs])[of_runs]
     in_files = name if chosen or name in labels else None
